@@ -1,0 +1,87 @@
+"""What a scheduler is: `plan()` says who computes how many tokens, `commit()` takes the result.
+
+    plan = scheduler.plan()                 blocks are taken here
+    tokens = run the model on plan.scheduled, one token for each request in plan.sampled
+    finished = scheduler.commit(plan, tokens)
+
+The real engine and the simulator drive the same two calls. No torch, no clock.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from llmlab.config import EngineConfig
+from llmlab.sched.request import Request
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """One step. `scheduled` holds (request, n) once per request, decodes first under Chunked.
+
+    `sampled`: the scheduled requests whose known tokens are all computed after this step, in
+    the order of `scheduled`; exactly these get a new token.
+    """
+
+    scheduled: list[tuple[Request, int]] = field(default_factory=list)
+    preempted: list[Request] = field(default_factory=list)
+    cache_hit_tokens: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(n for _, n in self.scheduled)
+
+    @property
+    def sampled(self) -> list[Request]:
+        return [r for r, n in self.scheduled if r.num_computed_tokens + n == r.num_tokens]
+
+
+class Scheduler(ABC):
+    """Common ground of the policies; a learner's own scheduler subclasses this."""
+
+    config: EngineConfig
+
+    @abstractmethod
+    def add(self, request: Request) -> None:
+        """Accept a request, or raise ValueError if it can never run (with the number that fits)."""
+
+    @abstractmethod
+    def plan(self) -> StepPlan:
+        """Choose this step's tokens and take their blocks. Empty only if nothing can run."""
+
+    @abstractmethod
+    def commit(self, plan: StepPlan, tokens: Sequence[int]) -> list[Request]:
+        """Advance by the plan; `tokens[i]` belongs to `plan.sampled[i]`. Returns the finished.
+
+        A request that was aborted since `plan()` is skipped: its token is dropped.
+        """
+
+    @abstractmethod
+    def finish(self, request_id: str, reason: str, stop_reason: int | str | None = None) -> bool:
+        """End a request in any state and free its blocks at once. False if it is unknown."""
+
+    def abort(self, request_id: str) -> bool:
+        """Cancel in any state; unknown or ended ids are no error. True if something ended."""
+        return self.finish(request_id, "abort")
+
+    @property
+    @abstractmethod
+    def has_work(self) -> bool: ...
+
+    @property
+    @abstractmethod
+    def num_running(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def num_waiting(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def num_blocks_used(self) -> int: ...
+
+    @abstractmethod
+    def check_integrity(self) -> None:
+        """Raise RuntimeError if a law of blocks or queues is broken. Callable at any time."""

@@ -1,0 +1,145 @@
+"""A request as the scheduler sees it: token ids, how far it has been computed, how it ended.
+
+There are no phases. A request has `num_tokens` and `num_computed_tokens`; prefill, decode, chunk
+and recompute are only how far the second is behind the first. No torch, no clock, no text.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from llmlab.config import require, require_int
+
+MAX_TOKENS_LIMIT = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How to choose tokens and when to stop. Names and meaning are vLLM's.
+
+    temperature 0 is greedy. top_k 0 or -1 and top_p 1.0 and min_p 0.0 mean off. max_tokens None
+    means as many as fit. logprobs: how many top log-probabilities to return beside the chosen.
+    seed None draws a fresh one per request.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        def real(name: str, low: float, high: float, allowed: str) -> None:
+            value: Any = getattr(self, name)
+            fits = isinstance(value, (int, float)) and not isinstance(value, bool)
+            fits = fits and math.isfinite(value) and low <= value <= high
+            require(fits, "SamplingParams", name, value, allowed)
+
+        real("temperature", 0.0, 1e6, "a finite number >= 0")
+        real("top_p", 1e-12, 1.0, "a number in (0, 1]")
+        real("min_p", 0.0, 1.0, "a number in [0, 1]")
+        real("repetition_penalty", 1e-6, 1e6, "a finite number > 0")
+        require_int("SamplingParams", "top_k", self.top_k, -1)
+        require_int("SamplingParams", "min_tokens", self.min_tokens, 0)
+        if self.max_tokens is not None:
+            require_int("SamplingParams", "max_tokens", self.max_tokens, 1, MAX_TOKENS_LIMIT)
+            require(
+                self.min_tokens <= self.max_tokens,
+                "SamplingParams",
+                "min_tokens",
+                self.min_tokens,
+                f"at most max_tokens ({self.max_tokens})",
+            )
+        if self.seed is not None:
+            require_int("SamplingParams", "seed", self.seed, -(2**63), 2**63 - 1)
+        if self.logprobs is not None:
+            require_int("SamplingParams", "logprobs", self.logprobs, 0, 20)
+        # One string or a list is what people write; a tuple is what a frozen record holds.
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        for text in stop:
+            require(
+                isinstance(text, str) and text != "",
+                "SamplingParams",
+                "stop",
+                self.stop,
+                "a non-empty string or a list of them",
+            )
+        object.__setattr__(self, "stop", stop)
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        for token in self.stop_token_ids:
+            require_int("SamplingParams", "stop_token_ids", token, 0)
+
+
+class RequestStatus(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request. Identity, not content, makes two requests equal.
+
+    priority: small = urgent, used by policy "priority". arrival: order of `add`, set by the
+    scheduler. block_ids: the block table, in order of position. max_tokens: resolved at the door.
+    finish_reason: None while alive, then "stop", "length", "abort" (vLLM's words).
+    stop_reason: the stop token id or stop string that ended it, if any.
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    priority: int = 0
+    eos_token_id: int | None = None
+    arrival: int = -1
+    max_tokens: int = 0
+    output_token_ids: list[int] = field(default_factory=list)
+    num_computed_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+    block_ids: list[int] = field(default_factory=list)
+    status: RequestStatus = RequestStatus.WAITING
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens known so far: prompt and output."""
+        return len(self.prompt_token_ids) + len(self.output_token_ids)
+
+    @property
+    def num_missing_tokens(self) -> int:
+        """Known tokens whose keys and values are not in the cache yet."""
+        return self.num_tokens - self.num_computed_tokens
+
+    @property
+    def decodes(self) -> bool:
+        """True if the next step only needs the one token that was just sampled."""
+        return bool(self.output_token_ids) and self.num_missing_tokens == 1
+
+    @property
+    def finished(self) -> bool:
+        return self.status is RequestStatus.FINISHED
+
+    def token_at(self, position: int) -> int:
+        """Token id at an absolute position of prompt + output."""
+        prompt = self.prompt_token_ids
+        if position < len(prompt):
+            return prompt[position]
+        return self.output_token_ids[position - len(prompt)]

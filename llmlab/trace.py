@@ -1,0 +1,148 @@
+"""The one record: what happened to each request and in each step.
+
+Engine, simulator and HTTP client all write it; metrics, figures, widgets and the checker read
+nothing else. Raw stamps are kept, so every figure can be recomputed from a saved trace.
+
+Stamps are integer nanoseconds on one monotonic clock (virtual in the simulator). A stamp that
+does not apply is None, never 0. This module does not know what a metric is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+FORMAT = "llmlab-trace/1"
+
+Channel = Literal["content", "reasoning", "tool"]
+Outcome = Literal[
+    "completed", "failed", "cancelled", "rejected", "cancelled_before_send", "in_flight"
+]
+
+
+@dataclass(slots=True)
+class TokenEvent:
+    """One stamp at which k >= 1 tokens arrived; k is None when the count is unknown."""
+
+    t: int
+    k: int | None = 1
+    channel: Channel = "content"
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """One request from intent to end.
+
+    t_sched: when the workload meant to send it; t_send: when it was sent; t_queued: when the
+    engine took it (so t_send..t_queued is preprocessing and transport); t_first_scheduled: start
+    of the first step that gave it tokens; t_end: when it was over for its sender.
+    preemptions: (preempted at, scheduled again at or None) pairs.
+    """
+
+    request_id: str
+    class_name: str = "default"
+    prompt_tokens: int | None = None
+    max_tokens: int | None = None
+    t_sched: int | None = None
+    t_send: int | None = None
+    t_queued: int | None = None
+    t_first_scheduled: int | None = None
+    events: list[TokenEvent] = field(default_factory=list)
+    completion_tokens: int | None = None
+    count_source: str | None = None
+    cached_tokens: int = 0
+    preemptions: list[tuple[int, int | None]] = field(default_factory=list)
+    outcome: Outcome = "in_flight"
+    finish_reason: str | None = None
+    reason: str | None = None
+    t_end: int | None = None
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """One engine step: the plan, and the state of the pool after it.
+
+    scheduled: (request_id, n tokens, num_computed_tokens before, decodes?) per request.
+    utilization: optional achieved figures by part (see perf.roofline), as plain numbers.
+    """
+
+    index: int
+    t_start: int
+    t_end: int
+    scheduled: list[tuple[str, int, int, bool]]
+    preempted: list[str] = field(default_factory=list)
+    blocks_used: int = 0
+    num_running: int = 0
+    num_waiting: int = 0
+    cache_hit_tokens: int = 0
+    utilization: dict[str, float] | None = None
+
+    @property
+    def decode_tokens(self) -> int:
+        return sum(n for _, n, _, decodes in self.scheduled if decodes)
+
+    @property
+    def prefill_tokens(self) -> int:
+        return sum(n for _, n, _, decodes in self.scheduled if not decodes)
+
+
+@dataclass
+class Trace:
+    """A run. `meta` holds what is true of all of it: source, simulated, model, config, seed."""
+
+    meta: dict[str, Any] = field(default_factory=dict)
+    requests: dict[str, RequestRecord] = field(default_factory=dict)
+    steps: list[StepRecord] = field(default_factory=list)
+
+    @property
+    def simulated(self) -> bool:
+        return bool(self.meta.get("simulated", False))
+
+    def write_jsonl(self, path: str | Path) -> None:
+        """Write one JSON object a line: a header, then requests, then steps."""
+        with Path(path).open("w", encoding="utf-8") as out:
+            for line in self._lines():
+                out.write(json.dumps(line, allow_nan=False) + "\n")
+
+    def _lines(self) -> Iterable[dict[str, Any]]:
+        yield {"kind": "header", "format": FORMAT, "meta": self.meta}
+        for request in self.requests.values():
+            yield {"kind": "request", **asdict(request)}
+        for step in self.steps:
+            yield {"kind": "step", **asdict(step)}
+
+    @classmethod
+    def read_jsonl(cls, path: str | Path) -> Trace:
+        """Read a trace back; a bad line is a ValueError that names file and line."""
+        trace = cls()
+        with Path(path).open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    trace._take(json.loads(line), first=number == 1)
+                except (ValueError, TypeError, KeyError, AttributeError) as error:
+                    raise ValueError(f"{path}:{number}: not a trace line: {error}") from error
+        if "format" not in trace.meta:
+            raise ValueError(f"{path}: empty file, expected a trace ({FORMAT})")
+        return trace
+
+    def _take(self, line: dict[str, Any], first: bool) -> None:
+        kind = line.pop("kind")
+        if first != (kind == "header"):
+            raise ValueError("the header belongs on line 1, and only there")
+        if kind == "header":
+            if line["format"] != FORMAT:
+                raise ValueError(f"format {line['format']!r}, expected {FORMAT!r}")
+            self.meta = {**line["meta"], "format": FORMAT}
+        elif kind == "request":
+            line["events"] = [TokenEvent(**event) for event in line["events"]]
+            line["preemptions"] = [tuple(pair) for pair in line["preemptions"]]
+            record = RequestRecord(**line)
+            self.requests[record.request_id] = record
+        elif kind == "step":
+            line["scheduled"] = [tuple(entry) for entry in line["scheduled"]]
+            self.steps.append(StepRecord(**line))
+        else:
+            raise ValueError(f"unknown kind {kind!r}")
