@@ -1,0 +1,1 @@
+"""The notebooks: built from one source, copied for the student, checked for the instructor."""

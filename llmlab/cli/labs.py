@@ -1,0 +1,172 @@
+"""`llmlab labs`: the student's folder, and the author's build and check."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+app = typer.Typer(add_completion=False)
+out = Console()
+err = Console(stderr=True)
+
+EXAMPLES = (
+    "Examples:  llmlab labs --open   ·   llmlab labs --reset 01_two_phases   ·   "
+    "llmlab labs --check --json"
+)
+# Loopback only, no news fetched, no extension market: the lab needs nothing from outside.
+JUPYTER = (
+    "--ServerApp.ip=127.0.0.1",
+    "--LabApp.news_url=None",
+    "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    "--LabApp.extension_manager=readonly",
+)
+
+
+def _fail(message: str) -> typer.Exit:
+    err.print(f"[red]error:[/red] {message}", soft_wrap=True)
+    return typer.Exit(2)
+
+
+def _root() -> Path:
+    """The checkout, for the author's commands."""
+    import llmlab
+
+    root = Path(llmlab.__file__).resolve().parent.parent
+    if not (root / "labs" / "source").is_dir():
+        raise _fail("this needs a checkout of llmlab (labs/source is not here)")
+    return root
+
+
+@app.command(epilog=EXAMPLES)
+def labs(
+    work: Annotated[Path, typer.Option(help="The student's folder.")] = Path("work"),
+    open_: Annotated[bool, typer.Option("--open", help="Open JupyterLab there.")] = False,
+    reset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Restore one lab, keeping a backup.")
+    ] = None,
+    release: Annotated[
+        Path | None, typer.Option(metavar="OUT.zip", help="Pack the labs without solutions.")
+    ] = None,
+    build: Annotated[bool, typer.Option("--build", help="Build labs and solutions.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Check the series; 1 on faults.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
+) -> None:
+    """Copy the labs into work/ (never overwriting), and list them."""
+    if build:
+        _build()
+    elif check:
+        _check(as_json)
+    elif release:
+        _release(release)
+    elif reset:
+        _reset(work, reset)
+    else:
+        _copy(work, as_json)
+        if open_:
+            raise typer.Exit(open_jupyter(work))
+
+
+def _copy(work: Path, as_json: bool) -> None:
+    from llmlab.labs.workspace import copy_labs
+
+    try:
+        copies = copy_labs(work)
+    except OSError as error:
+        raise _fail(
+            f"cannot write to {work}: {error.strerror}; choose another with --work"
+        ) from error
+    if as_json:
+        print(json.dumps([{"name": c.name, "path": str(c.path), "state": c.state} for c in copies]))
+        return
+    table = Table(box=None, pad_edge=False)
+    table.add_column("lab")
+    table.add_column("file")
+    table.add_column("state")
+    for copy in copies:
+        table.add_row(copy.name, str(copy.path), copy.state)
+    out.print(table)
+
+
+def _reset(work: Path, name: str) -> None:
+    from llmlab.labs.workspace import reset
+
+    try:
+        path, backup = reset(work, name)
+    except ValueError as error:
+        raise _fail(str(error)) from error
+    out.print(f"restored {path}", soft_wrap=True)
+    if backup:
+        out.print(f"what was there is kept as {backup}", soft_wrap=True)
+
+
+def open_jupyter(work: Path) -> int:
+    """Run JupyterLab in `work` until Ctrl-C; returns its exit status."""
+    first = sorted(work.glob("[0-9]*.ipynb"))
+    command = [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        *JUPYTER,
+        f"--ServerApp.root_dir={work.resolve()}",
+    ]
+    if first:
+        command.append(f"--LabApp.default_url=/lab/tree/{first[0].name}")
+    out.print("Opening JupyterLab. Stop it with Ctrl-C here; your work stays in", f"{work}/.")
+    # The kernel of this installation, not one of the same name in the user's home.
+    environment = {**os.environ, "JUPYTER_PREFER_ENV_PATH": "1"}
+    try:
+        return subprocess.call(command, env=environment)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _build() -> None:
+    from llmlab.labs.build import SourceError, build_all
+
+    root = _root()
+    try:
+        changed = build_all(root)
+    except SourceError as error:
+        raise _fail(str(error)) from error
+    for path in changed:
+        out.print(f"built {path.relative_to(root)}", soft_wrap=True)
+    out.print(f"{len(changed)} changed")
+
+
+def _check(as_json: bool) -> None:
+    from llmlab.labs.check import check_labs
+
+    result = check_labs(_root())
+    bad = {key: value for key, value in result.items() if key != "labs" and value}
+    if as_json:
+        print(json.dumps(result, indent=1))
+    else:
+        out.print(f"{len(result['labs'])} labs: {', '.join(result['labs'])}", soft_wrap=True)
+        for key, values in bad.items():
+            err.print(f"[red]{key}[/red]")
+            for value in values:
+                err.print(f"  {value}", soft_wrap=True, markup=False)
+        if not bad:
+            out.print("in sync, nothing leaked, nothing missing")
+    raise typer.Exit(1 if bad else 0)
+
+
+def _release(target: Path) -> None:
+    from llmlab.labs.workspace import shipped
+
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for lab in shipped():
+            # A fixed date keeps the archive the same for the same labs.
+            info = zipfile.ZipInfo(f"labs/{lab.name}", date_time=(2026, 1, 1, 0, 0, 0))
+            info.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(info, lab.read_bytes())
+    out.print(f"packed {len(shipped())} labs into {target}", soft_wrap=True)

@@ -1,0 +1,190 @@
+"""One source, two notebooks: `labs/source/NAME.py` becomes the lab and its solution.
+
+The source is jupytext's py:percent. A blank is written as
+
+    ### BEGIN SOLUTION stub: ttft_ms = ...
+    ttft_ms = 120 + 30
+    ### END SOLUTION
+
+The solution keeps the lines between the markers, the lab gets the stub instead (without `stub:`
+it gets `raise NotImplementedError`). Cell tags `solution-only` and `lab-only` keep a cell out of
+the other notebook. The build is a pure function of the source: same text, same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Kind = Literal["lab", "solution"]
+
+BEGIN = re.compile(r"^(\s*)### BEGIN SOLUTION(?: stub: (.*))?$")
+END = re.compile(r"^\s*### END SOLUTION$")
+MARKER = re.compile(r"#+\s*(BEGIN|END)\s+SOLUTION", re.IGNORECASE)
+KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+ONLY = {"lab-only": "lab", "solution-only": "solution"}
+
+
+class SourceError(ValueError):
+    """The source cannot be built; the message starts with file and line."""
+
+
+@dataclass(frozen=True)
+class Blank:
+    """One solution block of the source: its lines, and the stub that replaces them."""
+
+    cell: str
+    line: int
+    solution: tuple[str, ...]
+    stub: str
+
+
+def _fail(path: str, line: int, what: str) -> SourceError:
+    return SourceError(f"{path}:{line}: {what}")
+
+
+def split_blanks(lines: list[str], path: str, first_line: int, cell: str) -> list[str | Blank]:
+    """Cut a cell's lines into plain lines and blanks; markers must balance and not nest."""
+    out: list[str | Blank] = []
+    opened: tuple[int, re.Match[str]] | None = None
+    body: list[str] = []
+    for number, line in enumerate(lines, first_line):
+        begin, end = BEGIN.match(line), END.match(line)
+        if MARKER.search(line) and not (begin or end):
+            raise _fail(path, number, f"marker not alone on its line: {line.strip()!r}")
+        if begin:
+            if opened:
+                raise _fail(path, number, f"BEGIN inside the block of line {opened[0]}")
+            opened, body = (number, begin), []
+        elif end:
+            if not opened:
+                raise _fail(path, number, "END without BEGIN")
+            if not any(text.strip() for text in body):
+                raise _fail(path, number, "empty solution block")
+            indent, stub = opened[1].group(1), opened[1].group(2)
+            stub = stub or 'raise NotImplementedError("write this part, then run the cell")'
+            out.append(Blank(cell, opened[0], tuple(body), indent + stub))
+            opened = None
+        elif opened:
+            body.append(line)
+        else:
+            out.append(line)
+    if opened:
+        raise _fail(path, opened[0], "BEGIN without END in the same cell")
+    return out
+
+
+def _fill(parts: list[str | Blank], kind: Kind) -> str:
+    lines: list[str] = []
+    for part in parts:
+        if isinstance(part, str):
+            lines.append(part)
+        elif kind == "solution":
+            lines.extend(part.solution)
+        else:
+            lines.append(part.stub)
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A parsed source file: its cells as (name, type, metadata, lines, first line)."""
+
+    name: str
+    path: str
+    cells: tuple[tuple[str, str, dict[str, Any], tuple[str, ...], int], ...]
+
+    def blanks(self) -> list[Blank]:
+        """Every blank of the lab, in order."""
+        found = []
+        for name, _, _, lines, first in self.cells:
+            parts = split_blanks(list(lines), self.path, first, name)
+            found += [part for part in parts if isinstance(part, Blank)]
+        return found
+
+    def covers(self) -> list[str]:
+        """Curriculum ids named by the cells' metadata."""
+        return sorted({c for _, _, meta, _, _ in self.cells for c in meta.get("covers", [])})
+
+    def notebook(self, kind: Kind) -> dict[str, Any]:
+        """The notebook as JSON data, without outputs and with ids made of the names."""
+        cells = []
+        for name, cell_type, meta, lines, first in self.cells:
+            tags = [str(tag) for tag in meta.get("tags", [])]
+            wanted = [ONLY[tag] for tag in tags if tag in ONLY]
+            if wanted and kind not in wanted:
+                continue
+            parts = split_blanks(list(lines), self.path, first, name)
+            blank = any(isinstance(part, Blank) for part in parts)
+            if blank and cell_type != "code":
+                raise _fail(self.path, first, "a solution block belongs in a code cell")
+            cells.append(_cell(self.name, name, cell_type, meta, _fill(parts, kind)))
+        metadata = {"kernelspec": KERNELSPEC, "language_info": {"name": "python"}}
+        return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+
+
+def _cell(lab: str, name: str, cell_type: str, meta: dict[str, Any], text: str) -> dict[str, Any]:
+    kept = {key: value for key, value in meta.items() if key in ("covers", "tags") and value}
+    cell: dict[str, Any] = {
+        "cell_type": cell_type,
+        "id": hashlib.sha256(f"{lab}/{name}".encode()).hexdigest()[:12],
+        "metadata": kept,
+        "source": text.splitlines(keepends=True),
+    }
+    if cell_type == "code":
+        cell |= {"execution_count": None, "outputs": []}
+    return cell
+
+
+def parse(text: str, path: str) -> Source:
+    """Parse a py:percent source. Every cell needs a unique `name="..."`."""
+    import jupytext
+
+    notebook = jupytext.reads(text, fmt="py:percent")
+    cells, seen, source_lines, cursor = [], set(), text.splitlines(), 0
+    for cell in notebook.cells:
+        cursor = next(
+            (i + 1 for i in range(cursor, len(source_lines)) if source_lines[i].startswith("# %%")),
+            cursor,
+        )
+        meta = dict(cell.metadata)
+        name = meta.get("name")
+        if not name or name in seen:
+            state = f"name {name!r} twice" if name else "cell without a name"
+            raise _fail(path, cursor, f'{state}: write `# %% name="short_and_unique"`')
+        seen.add(name)
+        lines = tuple(cell.source.split("\n"))
+        cells.append((str(name), str(cell.cell_type), meta, lines, cursor + 1))
+    return Source(Path(path).stem, path, tuple(cells))
+
+
+def parse_file(path: Path) -> Source:
+    return parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def to_bytes(notebook: dict[str, Any]) -> bytes:
+    """The one byte form of a notebook: sorted keys, indent 1, utf-8, final newline."""
+    text = json.dumps(notebook, indent=1, sort_keys=True, ensure_ascii=False)
+    return (text + "\n").encode("utf-8")
+
+
+def build(path: Path) -> tuple[bytes, bytes]:
+    """The lab and the solution of a source file, as bytes."""
+    source = parse_file(path)
+    return to_bytes(source.notebook("lab")), to_bytes(source.notebook("solution"))
+
+
+def build_all(root: Path) -> list[Path]:
+    """Build every source below `root/labs/source`; returns the files that changed."""
+    changed = []
+    for path in sorted((root / "labs" / "source").glob("[0-9]*.py")):
+        targets = (root / "labs" / f"{path.stem}.ipynb", root / "solutions" / f"{path.stem}.ipynb")
+        for target, data in zip(targets, build(path), strict=True):
+            if not target.exists() or target.read_bytes() != data:
+                target.write_bytes(data)
+                changed.append(target)
+    return changed

@@ -1,0 +1,162 @@
+"""Is the lab series whole? Build in sync, no answer leaked, nothing missing, links alive.
+
+`check_labs(root)` returns plain data; every list but `labs` is empty when all is well.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from llmlab.labs.build import KERNELSPEC, Source, SourceError, build, parse_file
+
+SIZE_LIMIT = 300_000
+IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)]+)\)")
+LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)#\s]+)[^)]*\)")
+HEADING = re.compile(r"^(#+) ", re.MULTILINE)
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+NUMBER = re.compile(r"(?<![\w.])\d[\d_]*(?:\.\d+)?(?![\w.]*\d)")
+MAGIC = re.compile(r"^\s*(%|!|\?)", re.MULTILINE)
+
+
+def _text(cell: dict[str, Any]) -> str:
+    return "".join(cell["source"])
+
+
+def leaked_lines(source: Source, lab: dict[str, Any]) -> list[str]:
+    """Solution lines that stand in the built lab although no stub of the source repeats them."""
+    shown = {line.strip() for cell in lab["cells"] for line in _text(cell).splitlines()}
+    leaks = []
+    for blank in source.blanks():
+        for line in blank.solution:
+            text = line.strip()
+            # A bare bracket or keyword is no answer.
+            if len(text) >= 4 and text in shown and text != blank.stub.strip():
+                leaks.append(f"{source.name}: {blank.cell}: {text}")
+    return leaks
+
+
+def leaked_values(source: Source, lab: dict[str, Any]) -> list[str]:
+    """Numbers of three digits and more that only a solution should hold."""
+    given = {number for cell in lab["cells"] for number in NUMBER.findall(_text(cell))}
+    leaks = []
+    for blank in source.blanks():
+        for number in NUMBER.findall("\n".join(blank.solution)):
+            if len(number.replace(".", "").replace("_", "")) >= 3 and number in given:
+                leaks.append(f"{source.name}: {blank.cell}: value {number}")
+    return leaks
+
+
+def notebook_faults(path: Path, root: Path) -> list[str]:
+    """What a reader or a tool would stumble over in one built notebook."""
+    data = path.read_bytes()
+    notebook = json.loads(data)
+    faults = []
+    if len(data) > SIZE_LIMIT:
+        faults.append(f"{path.name}: {len(data)} bytes, limit {SIZE_LIMIT}")
+    if notebook["metadata"].get("kernelspec") != KERNELSPEC or "widgets" in notebook["metadata"]:
+        faults.append(f"{path.name}: metadata must hold the fixed kernelspec and no widget state")
+    faults += _cell_faults(path, notebook, root)
+    levels = [len(h) for cell in notebook["cells"] for h in _headings(cell)]
+    if levels[:1] != [1] or levels.count(1) != 1:
+        faults.append(f"{path.name}: exactly one top heading, and it comes first")
+    jumps = [b for a, b in itertools.pairwise(levels) if b > a + 1]
+    if jumps:
+        faults.append(f"{path.name}: a heading skips a level")
+    return faults
+
+
+def _headings(cell: dict[str, Any]) -> list[str]:
+    if cell["cell_type"] != "markdown":
+        return []
+    return HEADING.findall(FENCE.sub("", _text(cell)))
+
+
+def _cell_faults(path: Path, notebook: dict[str, Any], root: Path) -> Iterable[str]:
+    for cell in notebook["cells"]:
+        text = _text(cell)
+        if cell["cell_type"] == "code":
+            if cell["outputs"] or cell["execution_count"] is not None:
+                yield f"{path.name}: committed output in cell {cell['id']}"
+            if MAGIC.search(text):
+                yield f"{path.name}: magic or shell line in cell {cell['id']}"
+            continue
+        for alt, target in IMAGE.findall(text):
+            if not alt.strip():
+                yield f"{path.name}: image {target} without alt text"
+        targets = [target for _, target in IMAGE.findall(text)] + LINK.findall(text)
+        for target in targets:
+            if "://" not in target and not (root / "labs" / target).exists():
+                yield f"{path.name}: dead link {target}"
+
+
+def curriculum_ids(root: Path) -> set[str]:
+    """Every id of `data/curriculum.yaml`."""
+    entries = yaml.safe_load((root / "data" / "curriculum.yaml").read_text(encoding="utf-8"))
+    found: set[str] = set()
+
+    def walk(node: Any) -> None:
+        if isinstance(node, dict):
+            for key, value in node.items():
+                if isinstance(key, str) and re.fullmatch(r"[ABC]\d+", key):
+                    found.add(key)
+                walk(value)
+        elif isinstance(node, list):
+            for value in node:
+                walk(value)
+        elif isinstance(node, str) and re.fullmatch(r"[ABC]\d+", node):
+            found.add(node)
+
+    walk(entries)
+    return found
+
+
+def check_labs(root: Path) -> dict[str, Any]:
+    """Everything `llmlab labs --check` says: keys labs, uncovered, leaks, out_of_sync, faults."""
+    result: dict[str, Any] = {"labs": [], "uncovered": [], "leaks": [], "out_of_sync": []}
+    faults: list[str] = []
+    covered: set[str] = set()
+    sources = sorted((root / "labs" / "source").glob("[0-9]*.py"))
+    for path in sources:
+        try:
+            source = parse_file(path)
+            built = build(path)
+        except SourceError as error:
+            faults.append(str(error))
+            continue
+        result["labs"].append(path.stem)
+        covered.update(source.covers())
+        for folder, data in zip(("labs", "solutions"), built, strict=True):
+            target = root / folder / f"{path.stem}.ipynb"
+            if not target.exists() or target.read_bytes() != data:
+                result["out_of_sync"].append(f"{folder}/{target.name}")
+            else:
+                faults += notebook_faults(target, root)
+        lab = source.notebook("lab")
+        result["leaks"] += leaked_lines(source, lab) + leaked_values(source, lab)
+    names = {path.stem for path in sources}
+    for folder in ("labs", "solutions"):
+        for stray in sorted((root / folder).glob("*.ipynb")):
+            if stray.stem not in names:
+                result["out_of_sync"].append(f"{folder}/{stray.name} has no source")
+    covered |= items_cover()
+    result["uncovered"] = sorted(curriculum_ids(root) - covered, key=_by_number)
+    result["faults"] = faults
+    return result
+
+
+def items_cover() -> set[str]:
+    """Curriculum ids that the worksheets and questions cover."""
+    from llmlab.check import load_items
+
+    return {covered for item in load_items().values() for covered in item.covers}
+
+
+def _by_number(identifier: str) -> tuple[str, int]:
+    return identifier[0], int(identifier[1:])
