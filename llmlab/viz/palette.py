@@ -1,0 +1,48 @@
+"""Colours and the common layout of every figure.
+
+Okabe-Ito hues, those that keep a contrast of at least 3:1 on white and on a dark page alike (a
+test computes it). Colour is never the only sign: every figure labels its rows or draws a glyph.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+PREFILL = "#0072B2"  # blue
+DECODE = "#D55E00"  # vermillion
+QUEUE = "#A8578F"  # reddish purple, darkened from Okabe-Ito's #CC79A7 for white pages
+READY = "#0A8F6A"  # bluish green, darkened likewise
+QUIET = "#7A7A7A"  # neutral: axes, preprocessing, text on both themes
+GRID = "rgba(122,122,122,0.25)"
+
+SERIES = (PREFILL, DECODE, READY, QUEUE, QUIET)
+FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
+
+
+def layout(title: str, height: int, **more: Any) -> dict[str, Any]:
+    """Layout that reads on a light and on a dark page: no background, neutral ink."""
+    axis = {
+        "gridcolor": GRID,
+        "zerolinecolor": GRID,
+        "linecolor": QUIET,
+        "ticks": "outside",
+        "tickcolor": GRID,
+        "automargin": True,
+    }
+    base = {
+        "title": {"text": title, "x": 0, "xanchor": "left", "font": {"size": 15}},
+        "height": height,
+        "margin": {"l": 10, "r": 16, "t": 48, "b": 44},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": FONT, "size": 13, "color": QUIET},
+        "xaxis": axis,
+        "yaxis": axis,
+        "hoverlabel": {"font": {"family": FONT}},
+        "legend": {"orientation": "h", "x": 0, "y": -0.25},
+        "bargap": 0.35,
+    }
+    for key in ("xaxis", "yaxis"):
+        if key in more:
+            base[key] = {**axis, **more.pop(key)}
+    return {**base, **more}

@@ -1,0 +1,76 @@
+"""Building blocks of the panels: labelled knobs, a status line, guarded callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+from typing import Any
+
+from llmlab.viz.show import under_test
+
+INK = "var(--jp-ui-font-color1, inherit)"
+GLYPHS = {"info": "○", "busy": "◔", "ok": "✓", "stop": "■", "error": "✗"}
+
+
+def status_html(kind: str, text: str) -> str:
+    """A status line that a screen reader announces: glyph, word and text, escaped."""
+    return (
+        f'<div role="status" aria-live="polite" style="color:{INK};line-height:1.4">'
+        f"{GLYPHS[kind]} {escape(text)}</div>"
+    )
+
+
+class Knob:
+    """A slider with a number box: the slider for the hand, the labelled box for the rest.
+
+    ipywidgets' sliders carry no label for screen readers, so the box holds the label. Both show
+    the same `value`; `on_change(callback)` fires once per settled change.
+    """
+
+    def __init__(self, label: str, value: int, low: int, high: int, step: int, name: str) -> None:
+        import ipywidgets as w
+
+        style = {"description_width": "150px"}
+        self.box = w.BoundedIntText(
+            value, min=low, max=high, step=step, description=label, style=style
+        )
+        self.box.layout.width = "250px"
+        self.slider = w.IntSlider(
+            value, min=low, max=high, step=step, readout=False, continuous_update=False
+        )
+        self.slider.layout.width = "260px"
+        self.slider.add_class(f"llmlab-{name}-slider")
+        self.box.add_class(f"llmlab-{name}-box")
+        self._link = w.link((self.box, "value"), (self.slider, "value"))
+        self.widget = w.HBox([self.box, self.slider])
+        self.widget.layout.flex_flow = "row wrap"
+
+    @property
+    def value(self) -> int:
+        return int(self.box.value)
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        self.box.observe(lambda _: callback(), names="value")
+
+
+def guarded(show: Callable[[str], None], action: Callable[..., object]) -> Callable[..., None]:
+    """Wrap a callback: an exception is shown in the panel, and raised under pytest."""
+
+    def call(*args: Any) -> None:
+        try:
+            action(*args)
+        except Exception as error:
+            if under_test():
+                raise
+            show(f"{type(error).__name__}: {error}")
+
+    return call
+
+
+def button(text: str, name: str, style: str = "") -> Any:
+    """A button with a class the browser tests can find."""
+    import ipywidgets as w
+
+    made = w.Button(description=text, button_style=style)
+    made.add_class(f"llmlab-{name}")
+    return made

@@ -1,0 +1,131 @@
+"""Turn prompt length and output length; each settled change is one real request."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from llmlab.sched.request import SamplingParams
+from llmlab.viz.figures.runs_compared import (
+    RUNS_HEAD,
+    Run,
+    runs_compared,
+    runs_rows,
+    runs_summary,
+    update_runs,
+)
+from llmlab.viz.live import LiveRun
+from llmlab.viz.panels.controls import Knob, button, guarded, status_html
+from llmlab.viz.show import Shown, live_figure, table_html, table_text
+
+if TYPE_CHECKING:
+    from llmlab.engine import Engine
+
+KEPT = 8
+TEXT = "The quick brown fox jumps over the lazy dog while the server counts its tokens. "
+
+
+class KnobPanel:
+    """Runs requests of a chosen size and lines them up. `run(p, n)` does one without a widget."""
+
+    def __init__(
+        self, engine: Engine, prompt_tokens: int = 64, output_tokens: int = 16, most: int = 512
+    ) -> None:
+        import ipywidgets as w
+
+        self.engine = engine
+        self.live = LiveRun()
+        self.runs: list[Run] = []
+        self.prompt = Knob("Prompt tokens", prompt_tokens, 8, most, 8, "prompt-tokens")
+        self.output = Knob("Output tokens", output_tokens, 1, 64, 1, "output-tokens")
+        for knob in (self.prompt, self.output):
+            knob.on_change(guarded(self._say_error, self.start))
+        self.halt = button("Stop", "knob-stop")
+        self.halt.on_click(guarded(self._say_error, lambda _: self.live.cancel()))
+        self.again = button("Run again", "knob-run", "primary")
+        self.again.on_click(guarded(self._say_error, lambda _: self.start()))
+        self.status = w.HTML(
+            status_html("info", "Move one knob: a real request of that size runs.")
+        )
+        self.figure = live_figure(runs_compared())
+        if self.figure is not None:
+            update_runs(self.figure, [])
+        self.table = w.HTML("")
+        shown = [self.figure] if self.figure is not None else []
+        self.widget = w.VBox(
+            [
+                self.prompt.widget,
+                self.output.widget,
+                w.HBox([self.again, self.halt]),
+                self.status,
+                *shown,
+                self.table,
+            ]
+        )
+        self.widget.add_class("llmlab-knob-panel")
+
+    # -- running ---------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Run the knobs' values; while one runs, the newest change waits its turn."""
+        size = (self.prompt.value, self.output.value)
+        self.live.start(lambda stop: self._job(*size, stop), queue=True)
+
+    def run(self, prompt_tokens: int, output_tokens: int) -> Run | None:
+        """One request in this thread; None if it was stopped."""
+        return self._one(prompt_tokens, output_tokens, threading.Event())
+
+    def _job(self, prompt_tokens: int, output_tokens: int, stop: threading.Event) -> None:
+        try:
+            self._one(prompt_tokens, output_tokens, stop)
+        except Exception as error:
+            self._say_error(f"{type(error).__name__}: {error}")
+
+    def _one(self, prompt_tokens: int, output_tokens: int, stop: threading.Event) -> Run | None:
+        from llmlab.measure.per_request import request_metrics
+
+        self._say("busy", f"Running {prompt_tokens} in, {output_tokens} out, for real.")
+        engine = self.engine
+        piece = engine.tokenizer.encode(TEXT)
+        ids = (piece * (prompt_tokens // len(piece) + 1))[:prompt_tokens]
+        params = SamplingParams(max_tokens=output_tokens, ignore_eos=True)
+        rid = engine.add(ids, params)
+        ended = False
+        try:
+            while not ended and not stop.is_set():
+                ended = any(o.request_id == rid and o.finish_reason for o in engine.step())
+        finally:
+            engine.abort(rid)
+        if not ended:
+            self._say("stop", "Stopped; its KV blocks are free again.")
+            return None
+        m = request_metrics(engine.trace.requests[rid])
+        if m.ttft is None or m.e2e is None:
+            raise RuntimeError("the run ended without a token")
+        run = Run(prompt_tokens, output_tokens, m.ttft, m.tpot, m.e2e)
+        self.runs = [*self.runs, run][-KEPT:]
+        self._draw()
+        self._say("ok", runs_summary(self.runs))
+        return run
+
+    # -- drawing ---------------------------------------------------------------------------
+
+    def _draw(self) -> None:
+        self.table.value = table_html("The same runs as a table", RUNS_HEAD, runs_rows(self.runs))
+        if self.figure is not None:
+            with self.figure.batch_update():
+                update_runs(self.figure, self.runs)
+
+    def _say(self, kind: str, text: str) -> None:
+        self.status.value = status_html(kind, text)
+
+    def _say_error(self, text: str) -> None:
+        self._say("error", text)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        rows = runs_rows(self.runs)
+        return Shown(
+            self.widget,
+            lambda: table_html(runs_summary(self.runs), RUNS_HEAD, rows),
+            lambda: table_text(runs_summary(self.runs), RUNS_HEAD, rows),
+        )._repr_mimebundle_(**kwargs)

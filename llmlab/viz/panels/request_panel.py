@@ -1,0 +1,182 @@
+"""Type a prompt, watch the answer stream on a timeline, read its four numbers."""
+
+from __future__ import annotations
+
+import threading
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from llmlab.sched.request import SamplingParams
+from llmlab.viz import cards
+from llmlab.viz.figures.request_timeline import (
+    TIMELINE_HEAD,
+    request_timeline,
+    timeline_rows,
+    update_timeline,
+)
+from llmlab.viz.live import LiveRun, Throttle
+from llmlab.viz.panels.controls import INK, Knob, button, guarded, status_html
+from llmlab.viz.show import Shown, live_figure, table_html, table_text
+
+if TYPE_CHECKING:
+    from llmlab.engine import Engine
+    from llmlab.trace import Trace
+
+ANSWER = (
+    f"color:{INK};white-space:pre-wrap;line-height:1.5;min-height:3em;padding:10px 14px;"
+    "border-left:3px solid var(--jp-border-color1,#8884);overflow-wrap:anywhere"
+)
+
+
+def numbers_of(trace: Trace, request_id: str) -> list[cards.Number]:
+    """The card of one request that had the server to itself: its own rate is the server's."""
+    from llmlab.measure.per_request import request_metrics
+
+    metrics = request_metrics(trace.requests[request_id])
+    return cards.four_numbers(metrics, metrics.e2e_rate)
+
+
+def show_request(trace: Trace, request_id: str | None = None) -> Shown:
+    """Timeline and four numbers of one finished request (default: the last) of a trace."""
+    if not trace.requests:
+        raise ValueError("the trace holds no request yet: run one first")
+    rid = request_id or list(trace.requests)[-1]
+    if rid not in trace.requests:
+        raise ValueError(f"no request {rid!r} in the trace; it holds {list(trace.requests)[-5:]}")
+    numbers = numbers_of(trace, rid)
+    figure = live_figure(request_timeline(trace, rid))
+    widget = None
+    if figure is not None:
+        import ipywidgets as w
+
+        widget = w.VBox([figure, w.HTML(cards.card_html(numbers))])
+    tables = (
+        ("Where the time went", TIMELINE_HEAD, timeline_rows(trace, rid)),
+        ("The four numbers", cards.CARD_HEAD, cards.card_rows(numbers)),
+    )
+    return Shown(
+        widget,
+        lambda: "".join(table_html(*table) for table in tables),
+        lambda: "\n\n".join(table_text(*table) for table in tables),
+    )
+
+
+class RequestPanel:
+    """The live panel. `run(prompt, max_tokens)` does the same without a widget, and waits."""
+
+    def __init__(self, engine: Engine, prompt: str, max_tokens: int = 48) -> None:
+        import ipywidgets as w
+
+        self.engine = engine
+        self.live = LiveRun()
+        self.request_id: str | None = None
+        self._text = ""
+        style = {"description_width": "150px"}
+        self.prompt = w.Textarea(prompt, description="Your prompt", rows=3, style=style)
+        self.prompt.layout.width = "min(100%, 700px)"
+        self.prompt.add_class("llmlab-prompt")
+        self.length = Knob("Most output tokens", max_tokens, 1, 256, 1, "length")
+        self.go = button("Run", "run", "primary")
+        self.halt = button("Stop", "stop")
+        self.halt.disabled = True
+        self.status = w.HTML(status_html("info", "Ready. Run sends the prompt to the engine."))
+        self.answer = w.HTML(f'<div style="{ANSWER}"></div>')
+        self.card = w.HTML(cards.card_html(cards.four_numbers(None)))
+        self.figure: Any | None = None
+        self.slot = w.VBox([])
+        self.go.on_click(guarded(self._say_error, lambda _: self.start()))
+        self.halt.on_click(guarded(self._say_error, lambda _: self.live.cancel()))
+        self.widget = w.VBox(
+            [
+                self.prompt,
+                self.length.widget,
+                w.HBox([self.go, self.halt]),
+                self.status,
+                self.answer,
+                self.slot,
+                self.card,
+            ]
+        )
+        self.widget.add_class("llmlab-request-panel")
+
+    # -- running ---------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Run in the background; a second start while one is running is refused."""
+        if not self.prompt.value.strip():
+            self._say("error", "The prompt is empty: type a question first.")
+            return
+        prompt, length = self.prompt.value, self.length.value
+        if not self.live.start(lambda stop: self._job(prompt, length, stop)):
+            self._say("busy", "Still running: press Stop first.")
+
+    def run(self, prompt: str, max_tokens: int) -> str:
+        """Run in this thread and return the text."""
+        self._job(prompt, max_tokens, threading.Event())
+        return self._text
+
+    def _job(self, prompt: str, max_tokens: int, stop: threading.Event) -> None:
+        self.go.disabled, self.halt.disabled = True, False
+        self._say("busy", "Running on this machine, for real.")
+        try:
+            self._stream(prompt, max_tokens, stop)
+        except Exception as error:
+            self._say_error(f"{type(error).__name__}: {error}")
+        finally:
+            self.go.disabled, self.halt.disabled = False, True
+
+    def _stream(self, prompt: str, max_tokens: int, stop: threading.Event) -> None:
+        throttle, engine = Throttle(), self.engine
+        sent = engine.clock()  # the clock starts before the text is made into token ids
+        ids = engine.tokenizer.chat([{"role": "user", "content": prompt}])
+        rid = engine.add(ids, SamplingParams(max_tokens=max_tokens), t_send=sent)
+        self.request_id, self._text, reason = rid, "", None
+        try:
+            while reason is None and not stop.is_set():
+                for out in engine.step():
+                    if out.request_id == rid:
+                        self._text += out.text
+                        reason = out.finish_reason
+                if throttle.ready():
+                    self._draw()
+        finally:
+            engine.abort(rid)  # a stopped request gives its KV blocks back; an ended one has none
+        self._draw()
+        self._close(reason)
+
+    def _close(self, reason: str | None) -> None:
+        used = self.engine.scheduler.num_blocks_used
+        if reason is None:
+            self._say("stop", f"Stopped. KV blocks still in use: {used}.")
+        else:
+            why = "the model ended its answer" if reason == "stop" else "the length limit"
+            self._say("ok", f"Done: {why}. KV blocks still in use: {used}.")
+
+    # -- drawing ---------------------------------------------------------------------------
+
+    def _draw(self) -> None:
+        self.answer.value = f'<div style="{ANSWER}">{escape(self._text)}</div>'
+        if self.request_id is None:
+            return
+        trace = self.engine.trace
+        self.card.value = cards.card_html(numbers_of(trace, self.request_id))
+        if self.figure is None:
+            self.figure = live_figure(request_timeline(trace, self.request_id))
+            self.slot.children = [self.figure] if self.figure is not None else []
+        if self.figure is not None:
+            with self.figure.batch_update():
+                update_timeline(self.figure, trace, self.request_id)
+
+    def _say(self, kind: str, text: str) -> None:
+        self.status.value = status_html(kind, text)
+
+    def _say_error(self, text: str) -> None:
+        self._say("error", text)
+
+    # -- showing ---------------------------------------------------------------------------
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        def html() -> str:
+            return "<p>A live panel: run this notebook to use it.</p>"
+
+        return Shown(self.widget, html, lambda: "RequestPanel")._repr_mimebundle_(**kwargs)

@@ -1,0 +1,82 @@
+"""Background jobs: one at a time, stoppable, and the newest change is never lost."""
+
+import threading
+import time
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmlab.viz.live import LiveRun, Throttle
+
+
+def wait_idle(live: LiveRun) -> None:
+    end = time.monotonic() + 5
+    while live.busy and time.monotonic() < end:
+        time.sleep(0.001)
+    assert not live.busy
+
+
+def test_a_second_start_is_refused_while_one_runs():
+    live, release = LiveRun(), threading.Event()
+    assert live.start(lambda stop: release.wait(5))
+    assert not live.start(lambda stop: None)
+    release.set()
+    wait_idle(live)
+    assert live.start(lambda stop: None)
+
+
+def test_stop_is_seen_by_the_job_at_once():
+    live, seen = LiveRun(), threading.Event()
+    live.start(lambda stop: seen.set() if stop.wait(5) else None)
+    assert live.cancel(wait=1.0)
+    assert seen.is_set()
+
+
+def test_a_queued_job_does_not_outlive_a_stop():
+    live, ran = LiveRun(), []
+    live.start(lambda stop: stop.wait(5))
+    live.start(lambda stop: ran.append(1), queue=True)
+    assert live.cancel(wait=1.0)
+    wait_idle(live)
+    assert ran == []
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.sampled_from([0.0, 0.0005, 0.002]), min_size=1, max_size=12))
+def test_the_newest_change_always_runs_and_jobs_never_overlap(pauses):
+    live, done, inside, overlaps = LiveRun(), [], threading.Lock(), []
+
+    def job(number):
+        def run(stop):
+            if not inside.acquire(blocking=False):
+                overlaps.append(number)
+                return
+            time.sleep(0.0005)
+            done.append(number)
+            inside.release()
+
+        return run
+
+    for number, pause in enumerate(pauses):
+        live.start(job(number), queue=True)
+        time.sleep(pause)
+    wait_idle(live)
+    assert done[-1] == len(pauses) - 1
+    assert overlaps == []
+
+
+def test_a_failing_job_leaves_the_runner_usable(monkeypatch):
+    monkeypatch.setattr(threading, "excepthook", lambda args: None)
+    live = LiveRun()
+    live.start(lambda stop: 1 / 0)
+    wait_idle(live)
+    ran = threading.Event()
+    assert live.start(lambda stop: ran.set())
+    assert ran.wait(1)
+
+
+def test_the_throttle_passes_at_most_its_rate():
+    throttle, end, passed = Throttle(per_second=100), time.monotonic() + 0.1, 0
+    while time.monotonic() < end:
+        passed += throttle.ready()
+    assert 2 <= passed <= 12
