@@ -1,0 +1,225 @@
+"""What a window of the run held: tokens per second, requests at once, tokens resident.
+
+A window is half-open, [start, end): a token at `end` is not in it. The default window, first send
+to last token, is the whole run and so includes the token that ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from llmlab.measure.per_request import (
+    NS_PER_S,
+    Contradiction,
+    merge_events,
+    output_tokens,
+    unstreamed_end,
+)
+from llmlab.trace import RequestRecord, StepRecord, Trace
+
+BIN_NS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Window:
+    """[start, end) in ns; `closed` adds the instant `end` itself (the default window only)."""
+
+    start: int
+    end: int
+    closed: bool = False
+
+    def __post_init__(self) -> None:
+        if self.end < self.start:
+            raise ValueError(f"window = ({self.start}, {self.end}): the end is before the start")
+
+    def __contains__(self, t: int) -> bool:
+        return self.start <= t < self.end or (self.closed and t == self.end)
+
+    @property
+    def seconds(self) -> float:
+        return (self.end - self.start) / NS_PER_S
+
+    def per_second(self, amount: float | None) -> float | None:
+        """amount / length; None for an unknown amount or an empty window."""
+        return amount / self.seconds if amount is not None and self.end > self.start else None
+
+
+def default_window(records: Iterable[RequestRecord]) -> Window | None:
+    """First send to last token of the run; None if nothing was sent."""
+    sends: list[int] = []
+    ends: list[int] = []
+    for record in records:
+        if record.t_send is not None:
+            sends.append(record.t_send)
+            ends += [t for t, _ in arrivals(record)]
+    if not sends:
+        return None
+    return Window(min(sends), max([*ends, min(sends)]), closed=True)
+
+
+def arrivals(record: RequestRecord) -> list[tuple[int, int | None]]:
+    """(stamp, tokens or None if unknown) of everything that reached the sender."""
+    whole = unstreamed_end(record)
+    if whole is not None:
+        return [(whole, record.completion_tokens)]
+    return [(event.t, event.k) for event in merge_events(record)]
+
+
+def tokens_in(record: RequestRecord, window: Window) -> int | None:
+    """Tokens of one request that arrived in the window; None if they cannot be placed."""
+    inside = [k for t, k in arrivals(record) if t in window]
+    if None not in inside:
+        return sum(k for k in inside if k is not None)
+    # With unknown k the whole answer can still be counted if all of it arrived inside.
+    return output_tokens(record) if len(inside) == len(arrivals(record)) else None
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Rates of one window, per second; None where a token count is unknown or nothing was sent.
+
+    output_tok_s: output tokens that arrived in the window, whatever became of their request.
+    completed_output_tok_s: of completed requests alone. total_tok_s: output_tok_s plus the prompts
+    whose first token arrived in the window. peak_output_tok_s: the busiest second.
+    completed_req_s, goodput_req_s: completed (and within every limit) requests / window.
+    offered_req_s, realized_req_s: (n - 1) / span of the intended and of the real sends.
+    """
+
+    window_s: float | None = None
+    output_tokens: int | None = None
+    completed_output_tokens: int | None = None
+    prompt_tokens: int | None = None
+    output_tok_s: float | None = None
+    completed_output_tok_s: float | None = None
+    total_tok_s: float | None = None
+    peak_output_tok_s: float | None = None
+    completed_req_s: float | None = None
+    goodput_req_s: float | None = None
+    offered_req_s: float | None = None
+    realized_req_s: float | None = None
+
+    def __post_init__(self) -> None:
+        refuse_peak_below_mean("output rate", self.peak_output_tok_s, self.output_tok_s)
+
+    @property
+    def shortfall_percent(self) -> float | None:
+        """How far the real send rate stayed under the intended one, in percent of it."""
+        if not self.offered_req_s or self.realized_req_s is None:
+            return None
+        return 100 * (1 - self.realized_req_s / self.offered_req_s)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "shortfall_percent": self.shortfall_percent}
+
+
+def refuse_peak_below_mean(what: str, peak: float | None, mean: float | None) -> None:
+    """A peak is no lower than its mean (up to rounding)."""
+    if peak is not None and mean is not None and peak < mean * (1 - 1e-9):
+        raise Contradiction(f"{what}: the peak {peak:g} is below the average {mean:g}")
+
+
+def send_rate(stamps: Sequence[int]) -> float | None:
+    """(n - 1) / (last - first) per second: n sends span n - 1 intervals."""
+    span = max(stamps, default=0) - min(stamps, default=0)
+    return (len(stamps) - 1) * NS_PER_S / span if span > 0 else None
+
+
+def tokens_per_second_bins(records: Iterable[RequestRecord], window: Window) -> list[int] | None:
+    """Tokens in fixed one-second bins from the window's start; None if a k is unknown.
+
+    The last bin may be shorter than a second. A token at the very end belongs to the last bin.
+    """
+    length = window.end - window.start
+    bins = [0] * max(1, -(-length // BIN_NS))
+    for record in records:
+        for t, k in arrivals(record):
+            if t not in window:
+                continue
+            if k is None:
+                return None
+            bins[min((t - window.start) // BIN_NS, len(bins) - 1)] += k
+    return bins
+
+
+def peak_rate(bins: Sequence[int], window: Window) -> float | None:
+    """Tokens per second of the busiest bin, the last one over its real length.
+
+    A last bin under half a second is joined to the one before: a single token in a sliver of
+    time is no peak. The parts still tile the window, so the peak cannot be below the average.
+    """
+    if window.end == window.start:
+        return None
+    parts = [(tokens, BIN_NS) for tokens in bins]
+    rest = (window.end - window.start) - (len(bins) - 1) * BIN_NS
+    parts[-1] = (bins[-1], rest)
+    if rest < BIN_NS // 2 and len(parts) > 1:
+        tokens, length = parts.pop()
+        parts[-1] = (parts[-1][0] + tokens, parts[-1][1] + length)
+    return max(tokens * NS_PER_S / length for tokens, length in parts)
+
+
+def concurrency(records: Iterable[RequestRecord], window: Window) -> tuple[int, float | None]:
+    """(most requests in flight at once, time-weighted mean) in the window.
+
+    A request is in flight in [t_send, t_end). One that was rejected never is; one without an end
+    is in flight until the window closes. A request ending as another starts does not overlap it.
+    """
+    changes: list[tuple[int, int]] = []
+    for record in records:
+        if record.t_send is None or record.outcome in ("rejected", "cancelled_before_send"):
+            continue
+        ends = [record.t_end] if record.t_end is not None else [t for t, _ in arrivals(record)][-1:]
+        end = window.end if record.outcome == "in_flight" or not ends else ends[0]
+        start, end = max(record.t_send, window.start), min(end, window.end)
+        if start < end:
+            changes += [(start, 1), (end, -1)]
+    running = peak = area = 0
+    before = window.start
+    for t, change in sorted(changes):  # at equal stamps -1 sorts before +1: half-open
+        area += running * (t - before)
+        running, before = running + change, t
+        peak = max(peak, running)
+    length = window.end - window.start
+    mean = area / length if length else None
+    refuse_peak_below_mean("concurrency", peak, mean)
+    return peak, mean
+
+
+def resident_kv_tokens(trace: Trace) -> list[int]:
+    """Tokens whose keys and values are resident during each step, over all requests.
+
+    Read from the plans: a request holds num_computed_tokens + n after its step, until it is
+    preempted, cancelled, or its last step is over. Prefixes shared by requests count once each.
+    """
+    last_step: dict[str, int] = {}
+    for at, step in enumerate(trace.steps):
+        for request_id, *_ in step.scheduled:
+            last_step[request_id] = at
+    held: dict[str, int] = {}
+    total, series = 0, []
+    for at, step in enumerate(trace.steps):
+        for request_id in [*step.preempted, *_cancelled_before(trace, held, step)]:
+            total -= held.pop(request_id, 0)
+        for request_id, n, computed, _ in step.scheduled:
+            total += computed + n - held.get(request_id, 0)
+            held[request_id] = computed + n
+        series.append(total)
+        for request_id, *_ in step.scheduled:
+            record = trace.requests.get(request_id)
+            over = record is not None and record.outcome not in ("in_flight", "cancelled")
+            if over and last_step[request_id] == at:
+                total -= held.pop(request_id)
+    return series
+
+
+def _cancelled_before(trace: Trace, held: dict[str, int], step: StepRecord) -> list[str]:
+    gone = []
+    for request_id in held:
+        record = trace.requests.get(request_id)
+        if record is None or record.outcome != "cancelled" or record.t_end is None:
+            continue
+        if record.t_end <= step.t_start:
+            gone.append(request_id)
+    return gone
