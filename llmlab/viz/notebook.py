@@ -1,0 +1,38 @@
+"""Progress in a notebook: a bar where widgets work, one line of text where they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from llmlab.viz.live import Throttle
+from llmlab.viz.panels.controls import status_html
+
+Progress = Callable[[int, int, str], None]
+
+
+@contextmanager
+def loading_bar(what: str) -> Iterator[Progress]:
+    """`with loading_bar("model") as progress:` shows progress(done, total, step) calls."""
+    import ipywidgets as w
+    from IPython.display import display
+
+    bar = w.IntProgress(0, min=0, max=100)
+    bar.layout.width = "260px"
+    bar.add_class("llmlab-progress")
+    label = w.HTML(status_html("busy", f"Loading {what}"))
+    throttle = Throttle()
+
+    def progress(done: int, total: int, step: str) -> None:
+        if total and (throttle.ready() or done >= total):
+            bar.value = round(100 * done / total)
+            label.value = status_html("busy", f"Loading {what}: {step}, {bar.value} %")
+
+    display(w.HBox([bar, label]))  # type: ignore[no-untyped-call]
+    try:
+        yield progress
+    except BaseException:
+        label.value = status_html("error", f"{what} was not loaded: see the error below")
+        raise
+    bar.value = 100
+    label.value = status_html("ok", f"{what} is ready")

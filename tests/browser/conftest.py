@@ -1,0 +1,200 @@
+"""A real JupyterLab on loopback and a headless Chromium that may talk to nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SHOTS = Path(__file__).parent / "shots"
+ARGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+TOKEN = "llmlab-browser-test"
+
+
+def chromium() -> str | None:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+@pytest.fixture(scope="session")
+def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a JupyterLab with its own settings, whose root is a student's fresh work folder."""
+    if chromium() is None:
+        if os.environ.get("CI"):
+            pytest.fail("no Chromium found, and CI is set: the browser tests must run")
+        pytest.skip("no Chromium on this machine: install chromium to run the browser tests")
+    base = tmp_path_factory.mktemp("jupyter")
+    work = base / "work"
+    subprocess.run(
+        [sys.executable, "-m", "llmlab.cli.main", "labs", "--work", str(work)], check=True
+    )
+    settings = base / "settings" / "@jupyterlab" / "notebook-extension"
+    settings.mkdir(parents=True)
+    # Windowing off: every cell's output is in the page, not only those in view.
+    (settings / "tracker.jupyterlab-settings").write_text(json.dumps({"windowingMode": "none"}))
+    environment = {
+        **os.environ,
+        "JUPYTER_CONFIG_DIR": str(base / "config"),
+        "JUPYTER_DATA_DIR": str(base / "data"),
+        "JUPYTER_RUNTIME_DIR": str(base / "runtime"),
+        "JUPYTERLAB_SETTINGS_DIR": str(base / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(base / "workspaces"),
+        "JUPYTER_PREFER_ENV_PATH": "1",
+        "LLMLAB_DATA_DIR": str(base / "progress"),
+        "LLMLAB_FAST": "1",
+    }
+    environment.pop("PYTEST_CURRENT_TEST", None)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    from llmlab.cli.labs import JUPYTER
+
+    log = (base / "jupyter.log").open("wb")
+    server = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "jupyterlab",
+            *JUPYTER,
+            "--no-browser",
+            "--allow-root",
+            f"--ServerApp.port={port}",
+            f"--ServerApp.root_dir={work}",
+            f"--IdentityProvider.token={TOKEN}",
+            "--LabApp.expose_app_in_browser=True",
+        ],
+        env=environment,
+        stdout=log,
+        stderr=log,
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _wait_up(url, server, base / "jupyter.log")
+        yield url
+    finally:
+        server.terminate()
+        server.wait(20)
+        log.close()
+
+
+def _wait_up(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            urllib.request.urlopen(f"{url}/api?token={TOKEN}", timeout=2).read()
+            return
+        except OSError:
+            if server.poll() is not None:
+                break
+            time.sleep(0.2)
+    pytest.fail("JupyterLab did not start:\n" + log.read_text()[-2000:])
+
+
+@dataclass
+class Notebook:
+    """One notebook open in JupyterLab; reads come from its model, not from the page's HTML."""
+
+    page: Any
+    outside: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def open(self, url: str, name: str) -> None:
+        self.page.goto(f"{url}/lab/tree/{name}?token={TOKEN}&reset")
+        # Ready means all three: waiting for the kernel's dot alone opens a kernel dialog.
+        self.page.wait_for_function(
+            """() => { const p = window.jupyterapp?.shell?.currentWidget;
+              return !!(p?.context?.isReady && p.sessionContext?.isReady
+                && p.sessionContext.session?.kernel?.status === 'idle'); }""",
+            timeout=90_000,
+        )
+
+    def run_all(self, timeout: float = 150) -> None:
+        self.page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')")
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            cells = self.cells()
+            code = [c for c in cells if c["cell_type"] == "code" and "".join(c["source"]).strip()]
+            if all(c["execution_count"] for c in code) and not self.busy():
+                return
+            failed = [o for c in code for o in c["outputs"] if o["output_type"] == "error"]
+            if failed:
+                pytest.fail(f"a cell failed: {failed[0]['ename']}: {failed[0]['evalue']}")
+            time.sleep(0.3)
+        pytest.fail(f"run all did not end in {timeout} s")
+
+    def busy(self) -> bool:
+        return bool(
+            self.page.evaluate(
+                "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status"
+                " !== 'idle'"
+            )
+        )
+
+    def cells(self) -> list[dict[str, Any]]:
+        return list(
+            self.page.evaluate("window.jupyterapp.shell.currentWidget.context.model.toJSON().cells")
+        )
+
+    def shot(self, name: str, selector: str | None = None) -> Path:
+        SHOTS.mkdir(exist_ok=True)
+        path = SHOTS / f"{name}.png"
+        target = self.page.locator(selector).first if selector else self.page
+        if selector:
+            target.scroll_into_view_if_needed()
+        target.screenshot(path=str(path))
+        return path
+
+    def theme(self, name: str) -> None:
+        self.page.evaluate(
+            "n => window.jupyterapp.commands.execute('apputils:change-theme', {theme: n})", name
+        )
+        self.page.wait_for_timeout(1500)
+
+
+@pytest.fixture
+def notebook(jupyter: str) -> Iterator[Notebook]:
+    """A page whose every request outside 127.0.0.1 is stopped and written down."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=chromium(), args=ARGS)
+        context = browser.new_context(viewport={"width": 1280, "height": 1000})
+        page = context.new_page()
+        opened = Notebook(page)
+
+        def guard(route: Any) -> None:
+            host = route.request.url.split("/")[2].split(":")[0]
+            if route.request.url.startswith(("data:", "blob:")) or host == "127.0.0.1":
+                route.continue_()
+            else:
+                opened.outside.append(route.request.url)
+                route.abort()
+
+        page.route("**/*", guard)
+        page.on(
+            "console",
+            lambda m: opened.errors.append(m.text) if m.type == "error" else None,
+        )
+        page.on("pageerror", lambda e: opened.errors.append(str(e)))
+        yield opened
+        browser.close()

@@ -1,0 +1,94 @@
+"""Lab 01 as a student meets it: run all, turn a knob by keyboard, answer rightly and wrongly."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
+
+# JupyterLab itself logs these; they are not ours to mend and harm nothing.
+KNOWN_NOISE = ("favicon", "Permissions policy", "sourceMappingURL")
+
+
+def status(notebook, panel: str) -> str:
+    return notebook.page.locator(f"{panel} [role=status]").first.inner_text()
+
+
+def wait_status(notebook, panel: str, sign: str, timeout: int = 40_000) -> None:
+    notebook.page.wait_for_function(
+        "([p, s]) => [...document.querySelectorAll(p + ' [role=status]')]"
+        ".some(e => e.innerText.startsWith(s))",
+        arg=[panel, sign],
+        timeout=timeout,
+    )
+
+
+def test_the_first_lab_runs_teaches_and_checks(jupyter, notebook):
+    notebook.open(jupyter, "01_two_phases.ipynb")
+    notebook.run_all()
+    page = notebook.page
+    page.locator(".llmlab-request-panel").wait_for(timeout=30_000)
+
+    # A real answer streams into the panel, and Stop or the end leaves no KV block behind.
+    page.locator(".llmlab-run button, button.llmlab-run").first.click()
+    wait_status(notebook, ".llmlab-request-panel", "✓")
+    assert "KV blocks still in use: 0" in status(notebook, ".llmlab-request-panel")
+    bars = page.evaluate(
+        """() => document.querySelector('.llmlab-request-panel .js-plotly-plot')._fullData
+           .map(d => [d.name, d.x.length])"""
+    )
+    shown = dict(bars)
+    assert shown["prefill"] >= 1
+    assert shown["decode"] >= 4
+
+    # A slider moved by keyboard sends one real request of the new size.
+    before = page.locator(".llmlab-prompt-tokens-box input").first.input_value()
+    handle = page.locator(".llmlab-prompt-tokens-slider .noUi-handle").first
+    handle.scroll_into_view_if_needed()
+    handle.focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function(
+        "b => document.querySelector('.llmlab-prompt-tokens-box input').value !== b", arg=before
+    )
+    wait_status(notebook, ".llmlab-knob-panel", "✓")
+
+    # One item right, one wrong: state, score and hint are in words.
+    sheet = page.locator(".llmlab-worksheet").first
+    sheet.scroll_into_view_if_needed()
+    answer(page, "B11-ttft", "400 ms")
+    wait_result(page, "B11-ttft", "correct")
+    answer(page, "B11-e2e", "1400 ms")
+    wait_result(page, "B11-e2e", "incorrect")
+    assert "49" not in result(page, "B11-e2e")
+    page.locator(".llmlab-hint-B11-e2e").first.click()
+    page.wait_for_function(
+        "() => /hint/i.test(document.querySelector('.llmlab-result-B11-e2e').innerText)"
+    )
+
+    notebook.shot("01_light", ".llmlab-request-panel")
+    notebook.shot("01_worksheet_light", ".llmlab-worksheet")
+    notebook.theme("JupyterLab Dark")
+    notebook.shot("01_dark", ".llmlab-request-panel")
+    notebook.shot("01_worksheet_dark", ".llmlab-worksheet")
+    assert notebook.outside == []
+    assert [e for e in notebook.errors if not any(n in e for n in KNOWN_NOISE)] == []
+
+
+def answer(page, item: str, text: str) -> None:
+    box = page.locator(f".llmlab-answer-{item} input").first
+    box.scroll_into_view_if_needed()
+    box.fill(text)
+    box.press("Tab")
+    page.locator(f".llmlab-check-{item}").first.click()
+
+
+def result(page, item: str) -> str:
+    return page.locator(f".llmlab-result-{item}").first.inner_text()
+
+
+def wait_result(page, item: str, word: str) -> None:
+    page.wait_for_function(
+        "([i, w]) => document.querySelector('.llmlab-result-' + i).innerText.includes(' ' + w)",
+        arg=[item, word],
+        timeout=15_000,
+    )
