@@ -10,7 +10,7 @@ does not apply is None, never 0. This module does not know what a metric is.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -104,8 +104,12 @@ class Trace:
     def write_jsonl(self, path: str | Path) -> None:
         """Write one JSON object a line: a header, then requests, then steps."""
         with Path(path).open("w", encoding="utf-8") as out:
-            for line in self._lines():
-                out.write(json.dumps(line, allow_nan=False) + "\n")
+            out.writelines(self.jsonl_lines())
+
+    def jsonl_lines(self) -> Iterator[str]:
+        """The lines of the file, each with its line break."""
+        for line in self._lines():
+            yield json.dumps(line, allow_nan=False) + "\n"
 
     def _lines(self) -> Iterable[dict[str, Any]]:
         yield {"kind": "header", "format": FORMAT, "meta": self.meta}
