@@ -1,0 +1,143 @@
+"""One forward pass for the Llama and Qwen3 families over a flat batch and a paged cache.
+
+It knows neither requests nor scheduling: tokens in, logits of the wanted rows out. Notation:
+T tokens, E hidden size, Hq query heads, Hkv key heads, D head dim, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from llmlab.config import ModelConfig
+from llmlab.engine.attention import Attention
+from llmlab.engine.batch import Batch
+from llmlab.engine.kv_cache import KVCache
+from llmlab.engine.tokenizer import Tokenizer
+
+Linear = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(slots=True)
+class Layer:
+    """Weights of one block. qkv and gate_up are fused: one product instead of three and two."""
+
+    input_norm: torch.Tensor
+    qkv: Linear
+    q_norm: torch.Tensor | None
+    k_norm: torch.Tensor | None
+    output: Linear
+    mlp_norm: torch.Tensor
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(slots=True)
+class Model:
+    """A loaded model: shape, tokenizer, weights. `embedding` is [V, E], any floating type."""
+
+    config: ModelConfig
+    tokenizer: Tokenizer
+    embedding: torch.Tensor
+    layers: list[Layer]
+    norm: torch.Tensor
+    head: Linear
+    dtype: torch.dtype = torch.float32
+    device: torch.device | str = "cpu"
+    packed: bool = False
+
+    def forward(self, batch: Batch, kv: KVCache, attention: Attention) -> torch.Tensor:
+        """Write this batch's keys and values, return logits [S, V] of `batch.sample_rows`."""
+        eps = self.config.rms_norm_eps
+        x = F.embedding(batch.input_ids, self.embedding).to(self.dtype)  # [T, E]
+        rotary = self.rotary(batch.positions)
+        for index, layer in enumerate(self.layers):
+            x = x + self._attend(
+                index, layer, rms_norm(x, layer.input_norm, eps), rotary, batch, kv, attention
+            )
+            gate, up = layer.gate_up(rms_norm(x, layer.mlp_norm, eps)).chunk(2, dim=-1)
+            x = x + layer.down(F.silu(gate) * up)
+        return self.head(rms_norm(x[batch.sample_rows], self.norm, eps))
+
+    def _attend(
+        self,
+        index: int,
+        layer: Layer,
+        x: torch.Tensor,
+        rotary: tuple[torch.Tensor, torch.Tensor],
+        batch: Batch,
+        kv: KVCache,
+        attention: Attention,
+    ) -> torch.Tensor:
+        config = self.config
+        heads, kv_heads, dim = (
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.head_dim,
+        )
+        qkv = layer.qkv(x).view(-1, heads + 2 * kv_heads, dim)  # [T, Hq + 2 Hkv, D]
+        q, k, v = torch.split(qkv, [heads, kv_heads, kv_heads], dim=1)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q = rms_norm(q, layer.q_norm, config.rms_norm_eps)
+            k = rms_norm(k, layer.k_norm, config.rms_norm_eps)
+        q, k = rotate(q, *rotary), rotate(k, *rotary)
+        kv.write(index, k, v, batch.slots)
+        out = attention(q, *kv.layer(index), batch)  # [T, Hq, D]
+        return layer.output(out.reshape(-1, heads * dim))
+
+    def rotary(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosine and sine of every token's angles, each [T, 1, D]."""
+        dim = self.config.head_dim
+        # float64: at position 8000 float32 angles are wrong in the fourth digit.
+        powers = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float64) / dim
+        angles = positions[:, None] * self.config.rope_theta**-powers  # [T, D / 2]
+        angles = torch.cat((angles, angles), dim=-1)[:, None, :]
+        return angles.cos().to(self.dtype), angles.sin().to(self.dtype)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension (Zhang and Sennrich 2019)."""
+    return F.rms_norm(x, weight.shape, weight, eps)
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding of x [T, H, D]; pairs are (i, i + D/2), as Hugging Face stores them."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+class PlainLinear:
+    """y = x W^T + b with W [out, in]."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        self.weight, self.bias = weight, bias
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+class PackedLinear:
+    """The same with W in half precision, packed once for FBGEMM; input and output are float32.
+
+    A decode step is bound by reading the weights, so half the bytes is nearly half the time.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        bias = None if bias is None else bias.float()
+        self.packed = torch.ops.quantized.linear_prepack_fp16(weight.float(), bias)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = torch.ops.quantized.linear_dynamic_fp16(x, self.packed)
+        return y
+
+
+def can_pack() -> bool:
+    """True where this torch build has the packed half-precision product (x86 with FBGEMM)."""
+    try:
+        PackedLinear(torch.zeros(8, 8))(torch.zeros(1, 8))
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return False
+    return True

@@ -1,0 +1,208 @@
+"""Text to token ids and back, and back again piece by piece.
+
+Two kinds behind one interface: `BPETokenizer` (a `tokenizers` object, for real models) and
+`ByteTokenizer` (256 bytes and three markers, for the tiny ones). Knows nothing of the model.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+Message = Mapping[str, str]
+
+DEFAULT_CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+class Detokenizer(Protocol):
+    """Text as it becomes certain. The deltas of all calls, joined, are `decode(ids)`."""
+
+    def push(self, token_id: int) -> str: ...
+    def flush(self) -> str: ...
+
+
+class Tokenizer(Protocol):
+    """What the engine needs. Special tokens are ids of their own and have no text."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def eos_token_id(self) -> int | None: ...
+    def encode(self, text: str) -> list[int]: ...
+    def decode(self, ids: Sequence[int]) -> str: ...
+    def chat(self, messages: Sequence[Message]) -> list[int]: ...
+    def detokenizer(self) -> Detokenizer: ...
+
+
+class ByteDetokenizer:
+    """Bytes to text; an open UTF-8 character waits until it is whole or known to be broken."""
+
+    def __init__(self, token_bytes: Mapping[int, bytes]) -> None:
+        self._bytes = token_bytes
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token_id: int) -> str:
+        return self._utf8.decode(self._bytes.get(token_id, b""))
+
+    def flush(self) -> str:
+        """The rest at the end of generation: one replacement character for a cut one."""
+        return self._utf8.decode(b"", True)
+
+
+class PrefixDetokenizer:
+    """For decoders that are not byte for byte: decodes a short window again and emits its growth.
+
+    A text that ends in U+FFFD may still change, so it waits, but no longer than a UTF-8 character
+    can take.
+    """
+
+    WINDOW = 8
+
+    def __init__(self, decode: Any) -> None:
+        self._decode = decode
+        self._ids: list[int] = []
+        self._start = 0
+        self._done = 0
+
+    def push(self, token_id: int) -> str:
+        self._ids.append(token_id)
+        before, after = self._texts()
+        if after.endswith("\ufffd") and len(self._ids) - self._done < 4:
+            return ""
+        return self._advance(before, after)
+
+    def flush(self) -> str:
+        return self._advance(*self._texts())
+
+    def _texts(self) -> tuple[str, str]:
+        decode, start = self._decode, self._start
+        return decode(self._ids[start : self._done]), decode(self._ids[start:])
+
+    def _advance(self, before: str, after: str) -> str:
+        self._start = self._done if self._done - self._start >= self.WINDOW else self._start
+        self._done = len(self._ids)
+        return after[len(before) :]
+
+
+class ByteTokenizer:
+    """Ids 0..255 are bytes; 256 ends a text, 257 and 258 frame a chat message."""
+
+    END_OF_TEXT, IM_START, IM_END = 256, 257, 258
+    vocab_size = 259
+    eos_token_id: int | None = IM_END
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode("utf-8", "surrogatepass"))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(i for i in ids if i < 256).decode("utf-8", "replace")
+
+    def chat(self, messages: Sequence[Message]) -> list[int]:
+        ids: list[int] = []
+        for message in check_messages(messages):
+            text = f"{message['role']}\n{message['content']}"
+            ids += [self.IM_START, *self.encode(text), self.IM_END]
+        return [*ids, self.IM_START, *self.encode("assistant\n")]
+
+    def detokenizer(self) -> Detokenizer:
+        return ByteDetokenizer({i: bytes([i]) for i in range(256)})
+
+
+class BPETokenizer:
+    """Wraps a `tokenizers.Tokenizer`; the chat template is Jinja, run in a sandbox."""
+
+    def __init__(
+        self, backend: Any, eos_token_id: int | None, chat_template: str | None = None
+    ) -> None:
+        self.backend = backend
+        self.eos_token_id = eos_token_id
+        self.chat_template = chat_template or DEFAULT_CHAT_TEMPLATE
+        self._token_bytes: dict[int, bytes] | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.backend.get_vocab_size())
+
+    def encode(self, text: str) -> list[int]:
+        return list(self.backend.encode(text).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self.backend.decode(list(ids), skip_special_tokens=True))
+
+    def chat(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of a conversation, ready for the assistant's answer."""
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        template = environment.from_string(self.chat_template)
+        text = template.render(messages=check_messages(messages), add_generation_prompt=True)
+        return list(self.backend.encode(text, add_special_tokens=False).ids)
+
+    def detokenizer(self) -> Detokenizer:
+        if self._token_bytes is None:
+            self._token_bytes = self._byte_table()
+        if self._token_bytes:
+            return ByteDetokenizer(self._token_bytes)
+        return PrefixDetokenizer(self.decode)
+
+    def _byte_table(self) -> dict[int, bytes]:
+        """Bytes of every token of a byte-level vocabulary; empty for another kind of decoder."""
+        if type(self.backend.decoder).__name__ != "ByteLevel":
+            return {}
+        added = self.backend.get_added_tokens_decoder()
+        of_char = {char: byte for byte, char in byte_level_alphabet().items()}
+        table = {}
+        for token, token_id in self.backend.get_vocab(with_added_tokens=True).items():
+            if token_id in added:
+                # Added but not special tokens are plain text, markers are no text at all.
+                text = "" if added[token_id].special else token
+                table[token_id] = text.encode()
+            else:
+                table[token_id] = bytes(of_char[char] for char in token)
+        return table
+
+
+def check_messages(messages: Sequence[Message]) -> list[dict[str, str]]:
+    """Messages as plain dicts, or a ValueError that says which one lacks role or content."""
+    if not messages:
+        raise ValueError("messages = []: must be a list of {'role': ..., 'content': ...}")
+    for index, message in enumerate(messages):
+        for key in ("role", "content"):
+            if not isinstance(message, Mapping) or not isinstance(message.get(key), str):
+                raise ValueError(f"messages[{index}] = {message!r}: must have a text {key!r}")
+    return [dict(message) for message in messages]
+
+
+def byte_level_alphabet() -> dict[int, str]:
+    """The printable character that stands for each byte in a byte-level BPE vocabulary.
+
+    GPT-2's rule: printable Latin-1 bytes stand for themselves, the rest follow from U+0100 on.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in printable]
+    return {
+        **{byte: chr(byte) for byte in printable},
+        **{byte: chr(256 + n) for n, byte in enumerate(hidden)},
+    }
+
+
+def byte_level_bpe(
+    tokens: Sequence[str], merges: Sequence[str], special: Sequence[str], *, split_digits: bool
+) -> Any:
+    """A `tokenizers` byte-level BPE from a vocabulary in id order and its merges in rank order."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    vocab = {token: index for index, token in enumerate(tokens)}
+    pairs = [(left, right) for left, right in (merge.split(" ", 1) for merge in merges)]
+    backend = Tokenizer(models.BPE(vocab=vocab, merges=pairs))
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    steps = [pre_tokenizers.Digits(individual_digits=True)] if split_digits else []
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*steps, byte_level])
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
+    return backend
