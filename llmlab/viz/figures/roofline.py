@@ -1,0 +1,101 @@
+"""The roofline with measured or simulated points under it, on log axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from llmlab.perf.hardware import Hardware
+from llmlab.perf.roofline import attainable_flops
+from llmlab.viz.palette import DECODE, PREFILL, QUIET, READY, layout
+
+STYLE = {
+    "decode": (DECODE, "circle"),
+    "prefill": (PREFILL, "diamond"),
+    "mixed": (READY, "square"),
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One step, or the median of several: FLOPs per byte, and achieved FLOP/s."""
+
+    label: str
+    phase: str
+    intensity: float
+    flops_per_s: float
+
+
+def roofline(hardware: Hardware, dtype: str, points: Sequence[Point], simulated: bool) -> Any:
+    """Plotly figure. Roofline model: Williams, Waterman, Patterson, CACM 52(4), 2009."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure(layout=layout("", 400))
+    figure.add_scatter(mode="lines", name="roof", line={"color": QUIET, "width": 2})
+    for phase, (colour, symbol) in STYLE.items():
+        figure.add_scatter(
+            mode="markers+lines",
+            name=phase,
+            marker={"color": colour, "symbol": symbol, "size": 9},
+            line={"color": colour, "width": 1, "dash": "dot"},
+            hovertemplate="%{text}<br>%{x:.3g} FLOP/B, %{y:.3g} FLOP/s<extra>%{fullData.name}"
+            "</extra>",
+        )
+    figure.update_layout(
+        xaxis={"type": "log", "title": "FLOPs per byte moved"},
+        yaxis={"type": "log", "title": "FLOP/s"},
+    )
+    update_roofline(figure, hardware, dtype, points, simulated)
+    return figure
+
+
+def update_roofline(
+    figure: Any, hardware: Hardware, dtype: str, points: Sequence[Point], simulated: bool
+) -> None:
+    """Redraw in place."""
+    peak, ridge = hardware.flops(dtype), hardware.ridge(dtype)
+    spread = [p.intensity for p in points] + [ridge]
+    low, high = min(spread) / 4, max(spread) * 8
+    xs = [float(x) for x in np.geomspace(low, high, 80)] + [ridge]
+    xs.sort()
+    roof = [attainable_flops(x, peak, hardware.bandwidth) for x in xs]
+    figure.data[0].update(x=xs, y=roof, hovertemplate="roof: %{y:.3g} FLOP/s<extra></extra>")
+    for trace in figure.data[1:]:
+        mine = sorted((p for p in points if p.phase == trace.name), key=lambda p: p.intensity)
+        trace.update(
+            x=[p.intensity for p in mine],
+            y=[p.flops_per_s for p in mine],
+            text=[p.label for p in mine],
+            visible=True if mine else "legendonly",
+        )
+    note = "simulated" if simulated else "measured here"
+    figure.layout.title.text = f"Under the roof of {hardware.name} ({dtype}), {note}"
+    figure.layout.annotations = [
+        {
+            "x": float(np.log10(ridge)),
+            "y": float(np.log10(peak)),
+            "text": f"ridge {ridge:.3g} FLOP/B",
+            "showarrow": True,
+            "arrowhead": 0,
+            "ay": -28,
+            "ax": -30,
+        }
+    ]
+
+
+ROOFLINE_HEAD = ["point", "phase", "FLOP/B", "GFLOP/s", "share of the roof above it"]
+
+
+def roofline_rows(hardware: Hardware, dtype: str, points: Sequence[Point]) -> list[list[str]]:
+    """The figure as a table."""
+    peak = hardware.flops(dtype)
+    rows = []
+    for p in points:
+        roof = attainable_flops(p.intensity, peak, hardware.bandwidth)
+        share = f"{100 * p.flops_per_s / roof:.0f} %"
+        row = [p.label, p.phase, f"{p.intensity:.2f}", f"{p.flops_per_s / 1e9:.1f}", share]
+        rows.append(row)
+    return rows
