@@ -10,6 +10,7 @@ machine's own from `llmlab calibrate`). What each stands for:
   compute_efficiency, bandwidth_efficiency   share of the stated peak that real kernels reach
   step_overhead      launching kernels and running the scheduler, once per step
   request_overhead   sampling, scheduling and streaming work per request in the step
+  expert_overhead    routing and the small kernels around the experts, once per MoE layer
   allreduce_latency  start-up of one all-reduce, two per layer under tensor parallelism
   preprocess, preprocess_per_token   tokenizing and queueing in the front end, one at a time
   network            one way between client and server
@@ -45,6 +46,7 @@ class Constants:
     bandwidth_efficiency: float = 0.8
     step_overhead: float = 1e-3
     request_overhead: float = 2e-5
+    expert_overhead: float = 1e-5
     allreduce_latency: float = 1e-5
     preprocess: float = 5e-3
     preprocess_per_token: float = 0.0
@@ -126,6 +128,8 @@ class StepTime:
     def _base(self, tokens: int, sampled: int, requests: int) -> float:
         cost, constants = self.cost, self.constants
         seconds = constants.step_overhead + constants.request_overhead * requests
+        if cost.model.num_experts:
+            seconds += cost.model.num_hidden_layers * constants.expert_overhead
         if cost.tensor_parallel > 1:
             reduces = 2 * cost.model.num_hidden_layers
             seconds += reduces * constants.allreduce_latency + tokens * self._allreduce
@@ -172,3 +176,15 @@ class FixedStepTime:
 
     def decode_run_ns(self, num_requests: int, kv_read: int, steps: int) -> NDArray[np.int64]:
         return np.full(steps, self.nanoseconds, dtype=np.int64)
+
+
+def default_constants(hardware: str) -> Constants:
+    """Constants to use for a device when none are named: its `default` entry, else the class's.
+
+    The class's defaults are round figures typical of the fitted entries, not a fit.
+    """
+    catalog = constants_catalog()
+    for key, entry in catalog.entries.items():
+        if hardware in entry.get("default_for", ()):
+            return load_constants(key)
+    return Constants()

@@ -1,0 +1,193 @@
+"""Measure this machine: its ceilings, and real engine steps of many shapes.
+
+The only file of this floor that uses torch. What a step should cost is perf.cost's business,
+how constants follow from the steps is `fit_steps`'s; here is only the measuring.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import torch
+
+from llmlab.config import EngineConfig
+from llmlab.perf.cost import CostModel, Precision, StepShape, trace_shapes
+from llmlab.perf.hardware import Hardware
+from llmlab.perf.machine import THIS_MACHINE, Measured, cpu_name
+
+Progress = Callable[[str], None]
+_LARGEST_READ = 2**30
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Measured rates of one device: bytes/s read, FLOP/s by dtype of the operands."""
+
+    device: str
+    name: str
+    memory: int
+    bandwidth: Measured
+    flops: dict[str, Measured]
+
+    def entry(self) -> dict[str, Any]:
+        """An entry in the form of `data/hardware.yaml`, medians."""
+        return {
+            "title": self.name,
+            "source": f"measured by llmlab calibrate, median of {len(self.bandwidth.samples)}",
+            "peak_tflops": {dtype: rate.median / 1e12 for dtype, rate in self.flops.items()},
+            "bandwidth_gb_s": self.bandwidth.median / 1e9,
+            "memory_gb": self.memory / 1e9,
+        }
+
+    def hardware(self) -> Hardware:
+        rates = {dtype: rate.median for dtype, rate in self.flops.items()}
+        return Hardware(
+            THIS_MACHINE, self.name, rates, self.bandwidth.median, self.memory, source="measured"
+        )
+
+
+def measure_ceilings(
+    device: str = "cpu", repeats: int = 7, progress: Progress | None = None
+) -> Ceilings:
+    """Read bandwidth (a large sum) and matrix rate (a large square product), several times each.
+
+    The CPU computes in fp32 only: that is what the engine does there, whatever weights are
+    stored as. On CUDA also in 16 bit.
+    """
+    if repeats < 1:
+        raise ValueError(f"repeats = {repeats}: must be a whole number >= 1")
+    say = progress or (lambda what: None)
+    say("memory bandwidth")
+    bandwidth = _bandwidth(device, repeats)
+    dtypes = {"fp32": torch.float32}
+    if device != "cpu":
+        dtypes |= {"fp16": torch.float16, "bf16": torch.bfloat16}
+    rates = {}
+    for name, dtype in dtypes.items():
+        say(f"matrix rate, {name}")
+        rates[name] = _matrix_rate(device, dtype, repeats)
+    return Ceilings(device, _device_name(device), _device_memory(device), bandwidth, rates)
+
+
+def _device_name(device: str) -> str:
+    return cpu_name() if device == "cpu" else torch.cuda.get_device_name(device)
+
+
+def _device_memory(device: str) -> int:
+    if device == "cpu":
+        return int(psutil.virtual_memory().total)
+    return int(torch.cuda.get_device_properties(device).total_memory)
+
+
+def _bandwidth(device: str, repeats: int) -> Measured:
+    """Bytes/s of reading an array far larger than the caches."""
+    free = psutil.virtual_memory().available if device == "cpu" else _LARGEST_READ * 8
+    count = min(_LARGEST_READ, free // 8) // 4
+    data = torch.ones(count, device=device)
+    seconds = _times(data.sum, device, repeats)
+    return Measured(tuple(4 * count / s for s in seconds))
+
+
+def _matrix_rate(device: str, dtype: torch.dtype, repeats: int) -> Measured:
+    """FLOP/s of a square product: 2 n^3 operations."""
+    n = 2048 if device == "cpu" else 8192
+    a = torch.rand(n, n, device=device).to(dtype)
+    seconds = _times(lambda: a @ a, device, repeats)
+    return Measured(tuple(2 * n**3 / s for s in seconds))
+
+
+def _times(run: Callable[[], Any], device: str, repeats: int) -> list[float]:
+    """Seconds of each call; two calls first, to fault pages in and to start threads."""
+    seconds = []
+    for attempt in range(repeats + 2):
+        start = time.perf_counter()
+        run()
+        if device != "cpu":
+            torch.cuda.synchronize()
+        if attempt >= 2:
+            seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+# ---------------------------------------------------------------- real engine steps
+
+
+@dataclass(frozen=True)
+class TimedStep:
+    """One real step: what it computed and how long it took."""
+
+    shape: StepShape
+    seconds: float
+
+
+def engine_precision(model: Any) -> Precision:
+    """How a loaded model stores its weights and cached keys and values."""
+    names = {
+        torch.float64: "fp32",  # no 64 bit entry: bytes are then half of the truth
+        torch.float32: "fp32",
+        torch.float16: "fp16",
+        torch.bfloat16: "bf16",
+    }
+    stored = names[model.dtype]
+    return Precision("fp16" if model.packed else stored, stored)
+
+
+def calibration_loads(context: int) -> list[tuple[int, int, int]]:
+    """(requests, prompt tokens, output tokens) of each small run: prefills and decodes of many
+    widths and context lengths, so that every constant moves some of the durations."""
+    loads = [(1, 16, 12), (1, 512, 6), (2, 128, 8), (4, 256, 8), (8, 64, 8), (16, 32, 8)]
+    loads += [(16, 256, 6), (32, 64, 6), (64, 16, 6), (6, 900, 4)]
+    return [(r, min(p, context - o), o) for r, p, o in loads if context > o + 1]
+
+
+def time_engine_steps(
+    model: Any, budget_s: float = 40.0, progress: Progress | None = None
+) -> list[TimedStep]:
+    """Run small loads on the real engine and return every step, until the time is used up."""
+    from llmlab.engine import Engine
+    from llmlab.sched.request import SamplingParams
+
+    say = progress or (lambda what: None)
+    context = min(1024, model.config.max_position_embeddings)
+    config = EngineConfig(
+        max_num_batched_tokens=256, max_num_seqs=64, num_blocks=1024, max_model_len=context
+    )
+    deadline = time.perf_counter() + budget_s
+    steps: list[TimedStep] = []
+    for requests, prompt, output in [(2, 8, 4), *calibration_loads(context)]:  # first: warm-up
+        say(f"engine steps, {requests} requests of {prompt} + {output} tokens")
+        engine = Engine(model, config)
+        for number in range(requests):
+            ids = [(7 * number + i) % model.config.vocab_size for i in range(prompt)]
+            engine.add(ids, SamplingParams(max_tokens=output, ignore_eos=True))
+        while engine.has_work and time.perf_counter() < deadline:
+            engine.step()
+        shapes = trace_shapes(engine.trace)
+        for shape, step in zip(shapes, engine.trace.steps, strict=True):
+            steps.append(TimedStep(shape, (step.t_end - step.t_start) / 1e9))
+        if time.perf_counter() >= deadline:
+            break
+    return steps[4:]
+
+
+def median_by_shape(steps: Sequence[TimedStep]) -> list[TimedStep]:
+    """Decode steps of one width and nearly one context together, at their median duration."""
+    groups: dict[tuple[int, int, int, int], list[TimedStep]] = {}
+    for step in steps:
+        s = step.shape
+        key = (s.num_tokens, s.num_sampled, s.num_requests, s.kv_read_tokens // 64)
+        groups.setdefault(key, []).append(step)
+    merged = []
+    for group in groups.values():
+        ranked = sorted(group, key=lambda step: step.seconds)
+        merged.append(ranked[len(ranked) // 2])
+    return merged
+
+
+def cost_model(model: Any) -> CostModel:
+    """The cost model of a loaded engine model."""
+    return CostModel(model.config, engine_precision(model))

@@ -1,0 +1,138 @@
+"""`simulate`: a workload, a model, a device and the engine's knobs in; a trace out. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from llmlab.config import EngineConfig, ModelConfig
+from llmlab.perf.cost import CostModel, Precision
+from llmlab.perf.hardware import Hardware, load_hardware
+from llmlab.perf.models import load_model_config
+from llmlab.sched.chunked import Chunked
+from llmlab.sched.continuous import Continuous
+from llmlab.sched.plan import Scheduler
+from llmlab.sched.static import Static
+from llmlab.sim.load import ClosedLoop
+from llmlab.sim.memory import engine_config, num_kv_blocks
+from llmlab.sim.simulator import NOTE, Simulator
+from llmlab.sim.step_time import Constants, StepTime, default_constants
+from llmlab.trace import Trace
+
+SchedulerFactory = Callable[[EngineConfig], Scheduler]
+
+POLICIES: dict[str, SchedulerFactory] = {
+    "chunked": Chunked,
+    "continuous": Continuous,
+    "static": Static,
+}
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """One model on one kind of device, with the knobs of the engine that serves it.
+
+    `num_blocks` of `config` is what fits beside the weights unless it was given.
+    """
+
+    cost: CostModel
+    hardware: Hardware
+    constants: Constants
+    config: EngineConfig
+
+    @property
+    def step_time(self) -> StepTime:
+        return StepTime(self.cost, self.hardware, self.constants)
+
+
+def deploy(
+    model: str | ModelConfig,
+    hardware: str | Hardware,
+    *,
+    config: EngineConfig | None = None,
+    constants: Constants | None = None,
+    precision: Precision | None = None,
+    tensor_parallel: int = 1,
+    gpu_memory_utilization: float = 0.9,
+    **knobs: Any,
+) -> Deployment:
+    """Put a model on a device; raises ValueError, with the bytes missing, if it does not fit.
+
+    config: all knobs; or single knobs by name (max_num_batched_tokens=..., max_num_seqs=...),
+    in which case the pool takes the memory that is left. constants: None takes those fitted for
+    the device, or the stated defaults.
+    """
+    shape = load_model_config(model) if isinstance(model, str) else model
+    device = load_hardware(hardware) if isinstance(hardware, str) else hardware
+    cost = CostModel(shape, precision or Precision(), tensor_parallel)
+    if config is None:
+        config = engine_config(cost, device, gpu_memory_utilization, **knobs)
+    else:
+        if knobs:
+            raise ValueError(f"give either config or single knobs, not both: {', '.join(knobs)}")
+        fits = num_kv_blocks(cost, device, config.block_size, gpu_memory_utilization)
+        if config.num_blocks > fits:
+            engine_config(
+                cost,
+                device,
+                gpu_memory_utilization,
+                num_blocks=config.num_blocks,
+                block_size=config.block_size,
+            )
+    return Deployment(cost, device, constants or default_constants(device.name), config)
+
+
+def make_scheduler(policy: str | SchedulerFactory, config: EngineConfig) -> Scheduler:
+    """A scheduler by name, or from a class of one's own that takes an EngineConfig."""
+    if callable(policy):
+        return policy(config)
+    if policy not in POLICIES:
+        raise ValueError(f"policy = {policy!r}: must be one of {', '.join(POLICIES)}")
+    return POLICIES[policy](config)
+
+
+def simulate(
+    workload: Iterable[Any] | ClosedLoop,
+    model: str | ModelConfig,
+    hardware: str | Hardware,
+    config: EngineConfig | None = None,
+    policy: str | SchedulerFactory = "chunked",
+    seed: int = 0,
+    *,
+    record_steps: bool = True,
+    **deployment: Any,
+) -> Trace:
+    """Serve a workload on a simulated server and return its trace.
+
+    workload: Arrival objects or rows (t_arrival_ns, prompt_tokens, output_tokens[, class_name]),
+    a measure.workload.Workload, or a ClosedLoop. policy: "chunked", "continuous", "static", or a
+    Scheduler class. seed: of what the workload draws; the simulation itself draws nothing.
+    record_steps=False leaves the step records out, for very long runs.
+    Further arguments are those of `deploy`. Raises ValueError for bad input.
+    """
+    placed = deploy(model, hardware, config=config, **deployment)
+    scheduler = make_scheduler(policy, placed.config)
+    simulator = Simulator(scheduler, placed.step_time, record_steps)
+    trace = simulator.run(_load(workload, seed))
+    trace.meta.update(
+        source="simulator",
+        simulated=True,
+        note=NOTE,
+        seed=seed,
+        model=placed.cost.model.name,
+        hardware=placed.hardware.name,
+        tensor_parallel=placed.cost.tensor_parallel,
+        precision=asdict(placed.cost.precision),
+        policy=policy if isinstance(policy, str) else getattr(policy, "__name__", "custom"),
+        config=asdict(placed.config),
+        constants=asdict(placed.constants),
+    )
+    return trace
+
+
+def _load(workload: Any, seed: int) -> Iterable[Any] | ClosedLoop:
+    if isinstance(workload, ClosedLoop):
+        return workload
+    arrivals: Iterable[Any] = iter(workload)
+    return arrivals
