@@ -43,6 +43,12 @@ class Stop(Part):
     duration_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     drain: bool = True
 
+    @model_validator(mode="after")
+    def _a_cut_needs_a_time(self) -> Stop:
+        if not self.drain and self.duration_s is None:
+            raise ValueError("drain = false: needs duration_s, the time of the cut")
+        return self
+
 
 class Burst(Part):
     """num_prompts of the planned requests are brought together, over_s apart in all, from at_s on.

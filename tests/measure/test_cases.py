@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
 from llmlab.measure.limits import Limits
 from llmlab.measure.metrics import request_metrics, summarize
 from llmlab.measure.rates import Window, tokens_per_second_bins
 from llmlab.measure.stats import percentile
-
-_spec = importlib.util.spec_from_file_location("traces", Path(__file__).with_name("traces.py"))
-_traces = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_traces)
-MS, ns, record, trace = _traces.MS, _traces.ns, _traces.record, _traces.trace
+from tests.measure.traces import ns, record, trace
 
 
 def test_an_opening_frame_that_only_announces_the_role_is_not_a_token():
