@@ -7,7 +7,7 @@ Two kinds behind one interface: `BPETokenizer` (a `tokenizers` object, for real 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 Message = Mapping[str, str]
@@ -57,36 +57,35 @@ class ByteDetokenizer:
 class PrefixDetokenizer:
     """For decoders that are not byte for byte: decodes a short window again and emits its growth.
 
-    A text that ends in U+FFFD may still change, so it waits, but no longer than a UTF-8 character
-    can take.
+    An open character at the end decodes to one U+FFFD, so exactly that one waits. The window
+    moves on only from a point where nothing waited.
     """
 
     WINDOW = 8
 
-    def __init__(self, decode: Any) -> None:
+    def __init__(self, decode: Callable[[list[int]], str]) -> None:
         self._decode = decode
         self._ids: list[int] = []
-        self._start = 0
-        self._done = 0
+        self._clean = 0  # the window may begin here later: no character was open
+        self._emitted = 0  # characters of the window's text that are out already
 
     def push(self, token_id: int) -> str:
         self._ids.append(token_id)
-        before, after = self._texts()
-        if after.endswith("\ufffd") and len(self._ids) - self._done < 4:
-            return ""
-        return self._advance(before, after)
+        text = self._decode(self._ids)
+        waits = text.endswith("\ufffd")
+        delta = text[self._emitted : len(text) - waits]
+        self._emitted += len(delta)
+        if not waits:
+            if len(self._ids) > self.WINDOW and self._clean:
+                self._ids = self._ids[self._clean :]
+                self._emitted = len(self._decode(self._ids))
+            self._clean = len(self._ids)
+        return delta
 
     def flush(self) -> str:
-        return self._advance(*self._texts())
-
-    def _texts(self) -> tuple[str, str]:
-        decode, start = self._decode, self._start
-        return decode(self._ids[start : self._done]), decode(self._ids[start:])
-
-    def _advance(self, before: str, after: str) -> str:
-        self._start = self._done if self._done - self._start >= self.WINDOW else self._start
-        self._done = len(self._ids)
-        return after[len(before) :]
+        delta = self._decode(self._ids)[self._emitted :]
+        self._emitted += len(delta)
+        return delta
 
 
 class ByteTokenizer:
