@@ -1,0 +1,144 @@
+"""The library: all worksheets and items, read once, found by id.
+
+Files come from `data/worksheets` and from the instructor's folder `LLMLAB_ITEMS` (its
+`worksheets/` where there is one, else the folder itself).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from llmlab.check.item import Draws, Model
+from llmlab.check.worksheet import Item, Worksheet, WorksheetSpec, first_values, trouble
+from llmlab.check.yaml_lines import ContentError, Lines, read
+from llmlab.data import data_path
+
+M = TypeVar("M", bound=Model)
+
+
+def folders(kind: str) -> tuple[Path, ...]:
+    """Folders that hold files of a kind ("worksheets" or "questions"), ours first."""
+    found = [data_path(kind)]
+    own = os.environ.get("LLMLAB_ITEMS")
+    if own:
+        inside = Path(own) / kind
+        has_kinds = any((Path(own) / k).is_dir() for k in ("worksheets", "questions"))
+        if inside.is_dir():
+            found.append(inside)
+        elif not has_kinds:
+            found.append(Path(own))
+    return tuple(found)
+
+
+def where(path: Path, lines: Lines, at: tuple[str | int, ...]) -> str:
+    """`file:line: field` of a path in the data, or of the nearest one above it."""
+    known = at
+    while known and known not in lines:
+        known = known[:-1]
+    field = ".".join(str(part) for part in at) or "file"
+    return f"{path}:{lines.get(known, 1)}: {field}"
+
+
+def validated(model: type[M], data: Any, lines: Lines, path: Path) -> M:
+    """`data` as a model; ContentError lists every problem with file, line and field."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise ContentError(
+            "\n".join(f"{where(path, lines, tuple(e['loc']))}: {_plain(e)}" for e in error.errors())
+        ) from None
+
+
+def _plain(error: Any) -> str:
+    if error["type"] == "extra_forbidden":
+        return "this field is not known here"
+    if error["type"] == "missing":
+        return "this field is missing"
+    return str(error["msg"]).removeprefix("Value error, ")
+
+
+def read_worksheet(path: Path) -> Worksheet:
+    """One worksheet file, checked; ContentError names file, line and field."""
+    data, lines = read(path)
+    spec = validated(WorksheetSpec, data, lines, path)
+    shared = Draws(parameters=spec.parameters, together=spec.together, require=spec.require)
+    problems = spec.problems()
+    if not problems:
+        for i, item in enumerate(spec.items):
+            first = {**first_values(spec), **first_values(item)}
+            reason = trouble(item, first)
+            if reason:
+                problems.append((("items", i), f"with the first numbers: {reason}"))
+    if problems:
+        raise ContentError("\n".join(f"{where(path, lines, at)}: {text}" for at, text in problems))
+    kin = tuple(item for item in spec.items if not item.names())
+    items = tuple(Item(item, shared, path.stem, kin) for item in spec.items)
+    return Worksheet(path.stem, spec, items)
+
+
+@lru_cache(maxsize=8)
+def _worksheets(where_from: tuple[Path, ...]) -> dict[str, Worksheet]:
+    found: dict[str, Worksheet] = {}
+    owners: dict[str, Path] = {}
+    for folder in where_from:
+        for path in sorted(folder.glob("*.yaml")):
+            if _is_question_file(path, where_from):
+                continue
+            sheet = read_worksheet(path)
+            if sheet.name in found:
+                raise ContentError(f"{path}: a worksheet {sheet.name!r} exists already")
+            for item in sheet.items:
+                if item.id in owners:
+                    raise ContentError(f"{path}: item {item.id} is in {owners[item.id]} already")
+                owners[item.id] = path
+            found[sheet.name] = sheet
+    return found
+
+
+def _is_question_file(path: Path, where_from: tuple[Path, ...]) -> bool:
+    """In an instructor's flat folder, a file with `questions:` is not a worksheet."""
+    if path.parent == where_from[0]:
+        return False
+    data, _ = read(path)
+    return isinstance(data, dict) and "questions" in data
+
+
+def worksheets() -> dict[str, Worksheet]:
+    """Every worksheet by name; ContentError where a file cannot be used."""
+    return _worksheets(folders("worksheets"))
+
+
+def items() -> dict[str, Item]:
+    """Every worksheet item by id."""
+    return {item.id: item for sheet in worksheets().values() for item in sheet.items}
+
+
+def near(word: str, known: list[str]) -> str:
+    """Text that lists names like `word`."""
+    folded = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), list(folded), n=3, cutoff=0.5)
+    if close:
+        return "did you mean " + ", ".join(folded[name] for name in close) + "?"
+    return "known: " + ", ".join(sorted(known)[:8]) + (", ..." if len(known) > 8 else "")
+
+
+def load_worksheet(name: str) -> Worksheet:
+    """A worksheet by name ("b11"); ValueError lists near names."""
+    every = worksheets()
+    if name not in every:
+        raise ValueError(f"no worksheet {name!r}; {near(str(name), list(every))}")
+    return every[name]
+
+
+def find_item(item_id: str) -> Item:
+    """An item by id ("B11.ttft"); ValueError lists near ids."""
+    every = items()
+    if item_id not in every:
+        raise ValueError(f"no item {item_id!r}; {near(str(item_id), list(every))}")
+    return every[item_id]

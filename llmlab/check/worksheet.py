@@ -1,0 +1,221 @@
+"""Worksheets: a story with its numbers, and the items that ask about it.
+
+    title: A first token's wait
+    intro: optional text, with {braces}
+    parameters, together, require   shared by all items (see item.py)
+    items: [...]
+
+The file's name is the worksheet's name: data/worksheets/b11.yaml is `load_worksheet("b11")`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from llmlab.check import formula
+from llmlab.check.item import Draws, NumericSpec, Text, Tolerance, fill
+from llmlab.check.student import CURRICULUM, Student, choose
+
+Values = dict[str, Any]
+TURNS = 200
+
+
+class WorksheetSpec(Draws):
+    """A worksheet's file."""
+
+    title: Text
+    intro: str = ""
+    items: Annotated[list[NumericSpec], Field(min_length=1)]
+
+    def problems(self) -> list[tuple[tuple[str | int, ...], str]]:
+        """What the types cannot see: (field path, what is wrong)."""
+        found: list[tuple[tuple[str | int, ...], str]] = []
+        for i, item in enumerate(self.items):
+            both = self.names() & item.names()
+            if both:
+                found.append((("items", i), f"the worksheet has parameters {sorted(both)} already"))
+            for at, text in item.problems(self.names() | item.names()):
+                found.append((("items", i, *at), text))
+        for i, text in enumerate(self.require):
+            try:
+                unknown = formula.names(text) - self.names()
+            except formula.FormulaError as error:
+                found.append((("require", i), str(error)))
+                continue
+            if unknown:
+                found.append((("require", i), f"no parameter {sorted(unknown)}"))
+        return found
+
+
+@dataclass(frozen=True)
+class Item:
+    """One item, bound to the parameters it shares with its worksheet."""
+
+    spec: NumericSpec
+    shared: Draws
+    group: str
+    kin: tuple[NumericSpec, ...] = ()  # items that have only the shared numbers
+
+    @property
+    def id(self) -> str:
+        """E.g. "B11.ttft"."""
+        return self.spec.id
+
+    @property
+    def covers(self) -> tuple[str, ...]:
+        """Curriculum ids."""
+        return tuple(self.spec.covers)
+
+    @property
+    def unit(self) -> str:
+        """The answer's unit; "" for a plain number."""
+        return self.spec.unit
+
+    def parameters_for(self, student: Student | None = None) -> Values:
+        """The student's numbers; the curriculum's own without a name."""
+        return values_for(self, student or CURRICULUM)
+
+    def prompt_for(self, student: Student | None = None) -> str:
+        """The question with the student's numbers in it."""
+        return self.fill(self.spec.prompt, self.parameters_for(student))
+
+    def hints_for(self, student: Student | None = None) -> list[str]:
+        """Up to three hints, each deeper than the one before."""
+        values = self.parameters_for(student)
+        return [self.fill(text, values) for text in self.spec.hints]
+
+    def fill(self, text: str, values: Values) -> str:
+        """A text of this item with numbers and units in its braces."""
+        every = {**self.shared.parameters, **self.spec.parameters}
+        return fill(text, values, {name: p.unit for name, p in every.items()})
+
+    def __repr__(self) -> str:
+        return f"Item({self.id!r})"
+
+
+@dataclass(frozen=True)
+class Worksheet:
+    """A worksheet: `name`, `title`, `items`."""
+
+    name: str
+    spec: WorksheetSpec
+    items: tuple[Item, ...]
+
+    @property
+    def title(self) -> str:
+        """One line."""
+        return self.spec.title
+
+    def intro_for(self, student: Student | None = None) -> str:
+        """The story that the items share, with the student's numbers."""
+        values = self.items[0].parameters_for(student)
+        return self.items[0].fill(self.spec.intro, values)
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self.items)
+
+    def __repr__(self) -> str:
+        return f"Worksheet({self.name!r}, {len(self.items)} items)"
+
+
+def first_values(draws: Draws) -> Values:
+    """The curriculum's own numbers."""
+    values: Values = {name: p.first for name, p in draws.parameters.items()}
+    for row in draws.together:
+        values.update(row.first)
+    return values
+
+
+def _drawn(draws: Draws, student: Student, group: str, turn: int) -> Values:
+    values: Values = {
+        name: choose(student, group, name, p.draw, turn) for name, p in draws.parameters.items()
+    }
+    for i, row in enumerate(draws.together):
+        values.update(choose(student, group, f"row{i}", row.draw, turn))
+    return values
+
+
+def numbers_only(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that formulas may use."""
+    return {name: value for name, value in values.items() if not isinstance(value, str)}
+
+
+def right_value(spec: NumericSpec, values: Mapping[str, Any]) -> Fraction | float:
+    """The right answer for these numbers, in the item's unit."""
+    return formula.evaluate(spec.answer, numbers_only(values))
+
+
+def wrong_values(
+    spec: NumericSpec, values: Mapping[str, Any], right: Fraction | float
+) -> list[Fraction | float]:
+    """What each misconception makes of these numbers."""
+    scope = {**numbers_only(values), "answer": right}
+    return [formula.evaluate(wrong.formula, scope) for wrong in spec.misconceptions]
+
+
+def recognises(tolerance: Tolerance, given: Fraction | float, wrong: Fraction | float) -> bool:
+    """Whether an answer is the number that a misconception makes."""
+    if tolerance.interval or tolerance.order_of_magnitude:
+        return Tolerance(relative=0.02).accepts(given, wrong, {})
+    return tolerance.accepts(given, wrong, {})
+
+
+def trouble(spec: NumericSpec, values: Mapping[str, Any]) -> str | None:
+    """Why these numbers cannot be used: illegal, or a wrong answer that would pass for another."""
+    scope = numbers_only(values)
+    try:
+        for text in spec.require:
+            if not formula.evaluate(text, scope):
+                return f"require {text!r} does not hold"
+        right = right_value(spec, values)
+        wrong = wrong_values(spec, values, right)
+    except formula.FormulaError as error:
+        return str(error)
+    for i, value in enumerate(wrong):
+        name = spec.misconceptions[i].id
+        if spec.tolerance.accepts(value, right, scope):
+            return f"misconception {name!r} gives the right answer"
+        for j in range(i):
+            first, second = wrong[j], value
+            if recognises(spec.tolerance, first, second) or recognises(
+                spec.tolerance, second, first
+            ):
+                other = spec.misconceptions[j].id
+                return f"misconceptions {other!r} and {name!r} give the same number"
+    return None
+
+
+def values_for(item: Item, student: Student) -> Values:
+    """An item's numbers for a student: shared ones first, then its own."""
+    if not student.name:
+        return {**first_values(item.shared), **first_values(item.spec)}
+    if student.sheet is not None:
+        return _from_sheet(item, student.sheet)
+    shared = _shared_values(item, student)
+    for turn in range(TURNS):
+        values = {**shared, **_drawn(item.spec, student, item.id, turn)}
+        if trouble(item.spec, values) is None:
+            return values
+    raise ValueError(f"{item.id}: no legal numbers in {TURNS} draws; widen its lists")
+
+
+def _shared_values(item: Item, student: Student) -> Values:
+    """Numbers of the whole worksheet: the first draw that suits every item without own ones."""
+    for turn in range(TURNS):
+        values = _drawn(item.shared, student, item.group, turn)
+        if not all(formula.evaluate(t, numbers_only(values)) for t in item.shared.require):
+            continue
+        if all(trouble(spec, values) is None for spec in item.kin):
+            return values
+    raise ValueError(f"{item.group}: no legal numbers in {TURNS} draws; widen its lists")
+
+
+def _from_sheet(item: Item, sheet: Mapping[str, Mapping[str, Any]]) -> Values:
+    values = {**first_values(item.shared), **first_values(item.spec)}
+    given = {**sheet.get(item.group, {}), **sheet.get(item.id, {})}
+    return {name: given.get(name, value) for name, value in values.items()}

@@ -1,0 +1,79 @@
+"""YAML read as plain data together with the line of every field.
+
+`yaml.SafeLoader` only. Aliases are refused (a few of them can stand for gigabytes), and so is
+a key that is given twice (the second would silently win).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+MAX_BYTES = 1_000_000
+MAX_DEPTH = 20
+Lines = dict[tuple[str | int, ...], int]
+
+
+class ContentError(ValueError):
+    """A worksheet or question file that cannot be used: file, line and field are in the text."""
+
+
+def read(path: Path) -> tuple[Any, Lines]:
+    """The file's data and the line number (from 1) of every path in it."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ContentError(f"{path}: larger than {MAX_BYTES:,} bytes")
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ContentError(f"{path}: cannot be read as UTF-8 text: {error}") from None
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        lines: Lines = {(): 1}
+        if node is None:
+            return None, lines
+        seen: set[int] = set()
+        return _plain(loader, node, (), lines, seen, path), lines
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise ContentError(f"{where}: not YAML: {error.problem}") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        if isinstance(error, ContentError):
+            raise
+        raise ContentError(f"{path}: not YAML: {type(error).__name__}") from None
+    finally:
+        loader.dispose()
+
+
+def _plain(
+    loader: Any, node: Any, at: tuple[str | int, ...], lines: Lines, seen: set[int], path: Path
+) -> Any:
+    line = node.start_mark.line + 1
+    lines[at] = line
+    if id(node) in seen:
+        raise ContentError(f"{path}:{line}: aliases (*name) are not allowed here")
+    if len(at) > MAX_DEPTH:
+        raise ContentError(f"{path}:{line}: nested deeper than {MAX_DEPTH}")
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        return [
+            _plain(loader, child, (*at, i), lines, seen, path) for i, child in enumerate(node.value)
+        ]
+    if isinstance(node, yaml.MappingNode):
+        found: dict[str, Any] = {}
+        for key_node, child in node.value:
+            key = str(loader.construct_object(key_node)) if _is_scalar(key_node) else None
+            if key is None or key in found:
+                problem = "a key must be a word" if key is None else f"{key!r} is given twice"
+                raise ContentError(f"{path}:{key_node.start_mark.line + 1}: {problem}")
+            found[key] = _plain(loader, child, (*at, key), lines, seen, path)
+        return found
+    return loader.construct_object(node)
+
+
+def _is_scalar(node: Any) -> bool:
+    return isinstance(node, yaml.ScalarNode)
