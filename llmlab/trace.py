@@ -40,6 +40,8 @@ class RequestRecord:
     engine took it (so t_send..t_queued is preprocessing and transport); t_first_scheduled: start
     of the first step that gave it tokens; t_end: when it was over for its sender.
     preemptions: (preempted at, scheduled again at or None) pairs.
+    Clients only: reads, (stamp, bytes) of each socket read of the answer; frames, how many
+    streamed frames of each kind there were (role, content, finish, usage, ...).
     """
 
     request_id: str
@@ -59,6 +61,8 @@ class RequestRecord:
     finish_reason: str | None = None
     reason: str | None = None
     t_end: int | None = None
+    reads: list[tuple[int, int]] = field(default_factory=list)
+    frames: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -143,6 +147,7 @@ class Trace:
         elif kind == "request":
             line["events"] = [TokenEvent(**event) for event in line["events"]]
             line["preemptions"] = [tuple(pair) for pair in line["preemptions"]]
+            line["reads"] = [tuple(pair) for pair in line.get("reads", [])]
             record = RequestRecord(**line)
             self.requests[record.request_id] = record
         elif kind == "step":

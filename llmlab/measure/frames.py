@@ -69,8 +69,6 @@ class AnswerReader:
         choices = frame.get("choices") or []
         if not choices:
             self.kinds["usage" if frame.get("usage") else "empty"] += 1
-            if growth:
-                self.pieces.append(Piece(t, "content", False, growth=growth))
             return
         choice = choices[0]
         channel, text = _text_of(choice)
@@ -109,7 +107,9 @@ class AnswerReader:
         return None if count is None else int(count)
 
     def k_source(self) -> str:
-        """Which of the ways of counting covers this stream."""
+        """Which of the ways of counting covers this stream; "none" if nothing was to count."""
+        if not self.pieces:
+            return "none"
         with_text = [piece for piece in self.pieces if piece.has_text]
         if all(piece.growth is not None for piece in with_text):
             return "usage_growth"

@@ -80,7 +80,7 @@ class Answer:
         return b""
 
     async def frames(self) -> AsyncIterator[bytes]:
-        """The events of a stream. It ends without [DONE] if the engine failed or the reader left."""
+        """The events of a stream; no [DONE] at its end if the engine failed or the reader left."""
         if opening := self.opening():
             yield opening
         ended = False

@@ -30,7 +30,8 @@ def guarded_protocol(header_timeout: float, write_timeout: float) -> type[H11Pro
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             if self.conn.their_state is not h11.IDLE:
-                self._header_timer = _stop(self._header_timer)
+                _cancel(self._header_timer)
+                self._header_timer = None
             elif self._header_timer is None and self.conn.trailing_data[0]:
                 self._await_headers()
 
@@ -49,11 +50,14 @@ def guarded_protocol(header_timeout: float, write_timeout: float) -> type[H11Pro
 
         def resume_writing(self) -> None:
             super().resume_writing()
-            self._write_timer = _stop(self._write_timer)
+            _cancel(self._write_timer)
+            self._write_timer = None
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._header_timer = _stop(self._header_timer)
-            self._write_timer = _stop(self._write_timer)
+            _cancel(self._header_timer)
+            self._header_timer = None
+            _cancel(self._write_timer)
+            self._write_timer = None
             super().connection_lost(exc)
 
         def send_400_response(self, msg: str) -> None:
@@ -81,6 +85,6 @@ def guarded_protocol(header_timeout: float, write_timeout: float) -> type[H11Pro
     return GuardedProtocol
 
 
-def _stop(timer: asyncio.TimerHandle | None) -> None:
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
     if timer is not None:
         timer.cancel()

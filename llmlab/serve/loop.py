@@ -7,6 +7,7 @@ out between two steps. So an abort takes effect within one step, and no lock is 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import queue
 import threading
@@ -284,7 +285,7 @@ class EngineLoop:
         excess = len(trace.requests) - self._trace_requests
         if excess > self._trace_requests * 0.1 + self.max_live:
             ended = (r.request_id for r in trace.requests.values() if r.outcome != "in_flight")
-            for request_id in [request_id for request_id, _ in zip(ended, range(excess))]:
+            for request_id in list(itertools.islice(ended, excess)):
                 del trace.requests[request_id]
 
 

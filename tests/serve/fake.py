@@ -93,7 +93,7 @@ class FakeEngine:
 
     def _token(self, request_id: str, start: int) -> FakeOutput:
         record = self.trace.requests[request_id]
-        _, params, answer = self._live[request_id]
+        _, _, answer = self._live[request_id]
         i = len(record.events)
         now = time.perf_counter_ns()
         record.t_first_scheduled = record.t_first_scheduled or start
