@@ -139,3 +139,56 @@ def fit_group(rows: Sequence[Row]) -> dict[str, Any]:
         "values": rounded(whole),
         "leave_one_out": without,
     }
+
+
+HEADER = """\
+# Constants of the step-time model, one entry per device and engine. Written by
+#   python -m llmlab.sim.fit
+# from data/published.yaml; what each constant means: llmlab/sim/step_time.py. Times in seconds.
+#
+# values         fitted on all rows of the sets in fitted_on
+# leave_one_out  fitted on all of them but the one named; used to predict that one
+# default_for    devices that take these constants when none are named
+# With fewer rows than constants the rest is decided by a weak pull towards the defaults of
+# llmlab/sim/fit.py.
+"""
+
+DEFAULT_FOR = {
+    "l4/vllm-0.23": ["l4", "t4", "a10g", "rtx-4090"],
+    "a100-40gb/vllm-0.23": ["a100-40gb", "a100-80gb"],
+    "h100-sxm/vllm-0.21": ["h100-sxm", "h100-pcie", "h200", "b200"],
+}
+
+
+def groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows that share constants: one device, one engine."""
+    grouped: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.kind != "reference":
+            grouped.setdefault(row.constants, []).append(row)
+    return grouped
+
+
+def main() -> int:
+    """Fit every group and rewrite `data/step_time.yaml`; names as arguments fit only those."""
+    import sys
+
+    import yaml
+
+    from llmlab.data import data_path
+    from llmlab.sim.published import load_rows
+    from llmlab.sim.step_time import constants_catalog
+
+    path = data_path("step_time.yaml")
+    entries = dict(constants_catalog(path).entries) if path.is_file() else {}
+    grouped = groups(load_rows())
+    for name in sys.argv[1:] or grouped:
+        entries[name] = {"default_for": DEFAULT_FOR.get(name, []), **fit_group(grouped[name])}
+        print(name, entries[name]["values"], flush=True)
+        text = yaml.safe_dump({"constants": entries}, sort_keys=False)
+        path.write_text(HEADER + text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

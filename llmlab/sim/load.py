@@ -6,8 +6,9 @@ No torch.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmlab.config import require, require_int
@@ -20,6 +21,7 @@ class Arrival:
     """One request: when it is sent (ns, on the virtual clock), its lengths and its class.
 
     prompt_token_ids: only where prefix caching should see equal prefixes; else None.
+    cancel_after_ns, cancel_after_tokens: when its client leaves; None = it stays.
     """
 
     t: int
@@ -28,6 +30,8 @@ class Arrival:
     class_name: str = "default"
     prompt_token_ids: tuple[int, ...] | None = None
     priority: int = 0
+    cancel_after_ns: int | None = None
+    cancel_after_tokens: int | None = None
 
     def __post_init__(self) -> None:
         # Stamps are whole nanoseconds; a float that is not (NaN, 0.5) would not add up exactly.
@@ -40,6 +44,31 @@ class Arrival:
         ids = self.prompt_token_ids
         same = ids is None or len(ids) == self.prompt_tokens
         require(same, "Arrival", "prompt_token_ids", ids, f"{self.prompt_tokens} ids, or None")
+        for name in ("cancel_after_ns", "cancel_after_tokens"):
+            if getattr(self, name) is not None:
+                require_int("Arrival", name, getattr(self, name), 1, MAX_STAMP)
+
+
+@dataclass
+class Load:
+    """Arrivals whose time is known, and those that wait for an answer to an earlier one.
+
+    waiting: sent one at a time, think_ns after a request has ended (their own `t` is ignored).
+    send_until: nothing is sent from then on. cut_at: whatever is unfinished then is cut off.
+    """
+
+    sent: list[Arrival]
+    waiting: deque[Arrival] = field(default_factory=deque)
+    think_ns: int = 0
+    send_until: int | None = None
+    cut_at: int | None = None
+
+    def follow_up(self, t_end: int) -> Arrival | None:
+        """The request that is sent because one ended at `t_end`, if any."""
+        t = t_end + self.think_ns
+        if not self.waiting or (self.send_until is not None and t >= self.send_until):
+            return None
+        return replace(self.waiting.popleft(), t=t)
 
 
 @dataclass(frozen=True)
@@ -65,13 +94,46 @@ class ClosedLoop:
         require_int("ClosedLoop", "stagger_ns", self.stagger_ns, 0, MAX_STAMP)
         require_int("ClosedLoop", "think_ns", self.think_ns, 0, MAX_STAMP)
 
-    def first(self) -> list[Arrival]:
-        """The requests that are sent unprompted, one a user."""
-        count = min(self.users, self.requests)
-        return [self.arrival(user * self.stagger_ns) for user in range(count)]
+    def load(self) -> Load:
+        one = Arrival(0, self.prompt_tokens, self.output_tokens, self.class_name)
+        first = min(self.users, self.requests)
+        sent = [replace(one, t=user * self.stagger_ns) for user in range(first)]
+        return Load(sent, deque([one] * (self.requests - first)), self.think_ns)
 
-    def arrival(self, t: int) -> Arrival:
-        return Arrival(t, self.prompt_tokens, self.output_tokens, self.class_name)
+
+def as_load(workload: Any) -> Load:
+    """A Load from a ClosedLoop, a `measure.workload.Workload`, or an iterable of arrivals."""
+    if isinstance(workload, Load):
+        return workload
+    if isinstance(workload, ClosedLoop):
+        return workload.load()
+    if hasattr(workload, "requests") and hasattr(workload, "arrivals"):
+        return _from_workload(workload)
+    return Load(as_arrivals(workload))
+
+
+def _from_workload(workload: Any) -> Load:
+    """Lengths, stamps, cancellations and the stopping rule of a measure.workload.Workload."""
+    arrivals = [
+        Arrival(
+            planned.t_sched_ns or 0,
+            planned.prompt_tokens,
+            planned.output_tokens,
+            planned.class_name,
+            cancel_after_ns=planned.cancel_after_ns,
+            cancel_after_tokens=planned.cancel_after_tokens,
+        )
+        for planned in workload.requests()
+    ]
+    if not arrivals:
+        raise ValueError(f"the workload {workload.name!r} sends nothing: nothing to simulate")
+    stop = workload.stop
+    until = None if stop.duration_s is None else round(stop.duration_s * 1e9)
+    load = Load(arrivals, send_until=until, cut_at=None if stop.drain else until)
+    if workload.closed_loop:
+        users = workload.arrivals.concurrency
+        load.sent, load.waiting = arrivals[:users], deque(arrivals[users:])
+    return load
 
 
 def as_arrivals(workload: Iterable[Any]) -> list[Arrival]:

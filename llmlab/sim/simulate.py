@@ -98,7 +98,7 @@ def simulate(
     hardware: str | Hardware,
     config: EngineConfig | None = None,
     policy: str | SchedulerFactory = "chunked",
-    seed: int = 0,
+    seed: int | None = None,
     *,
     record_steps: bool = True,
     **deployment: Any,
@@ -107,19 +107,22 @@ def simulate(
 
     workload: Arrival objects or rows (t_arrival_ns, prompt_tokens, output_tokens[, class_name]),
     a measure.workload.Workload, or a ClosedLoop. policy: "chunked", "continuous", "static", or a
-    Scheduler class. seed: of what the workload draws; the simulation itself draws nothing.
+    Scheduler class. seed: of what a Workload draws (None: its own); the simulation itself draws
+    nothing, so the same arguments give the same trace.
     record_steps=False leaves the step records out, for very long runs.
     Further arguments are those of `deploy`. Raises ValueError for bad input.
     """
+    if seed is not None and hasattr(workload, "with_"):
+        workload = workload.with_(seed=seed)
     placed = deploy(model, hardware, config=config, **deployment)
     scheduler = make_scheduler(policy, placed.config)
     simulator = Simulator(scheduler, placed.step_time, record_steps)
-    trace = simulator.run(_load(workload, seed))
+    trace = simulator.run(workload)
     trace.meta.update(
         source="simulator",
         simulated=True,
         note=NOTE,
-        seed=seed,
+        seed=getattr(workload, "seed", seed),
         model=placed.cost.model.name,
         hardware=placed.hardware.name,
         tensor_parallel=placed.cost.tensor_parallel,
@@ -129,10 +132,3 @@ def simulate(
         constants=asdict(placed.constants),
     )
     return trace
-
-
-def _load(workload: Any, seed: int) -> Iterable[Any] | ClosedLoop:
-    if isinstance(workload, ClosedLoop):
-        return workload
-    arrivals: Iterable[Any] = iter(workload)
-    return arrivals

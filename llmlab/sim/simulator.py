@@ -13,8 +13,8 @@ torch.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 from llmlab.perf.cost import StepShape, plan_shape
 from llmlab.sched.plan import Scheduler, StepPlan
 from llmlab.sched.request import Request, SamplingParams
-from llmlab.sim.load import Arrival, ClosedLoop, as_arrivals
+from llmlab.sim.load import Arrival, as_load
 from llmlab.sim.step_time import NS, Constants
 from llmlab.trace import RequestRecord, StepRecord, TokenEvent, Trace
 
 NOTE = "simulated: durations are predicted by a cost model, nothing was run"
+CLIENT_LEFT, RUN_ENDED = "client_left", "run_ended"
 
 
 class Clock(Protocol):
@@ -39,6 +40,16 @@ class Clock(Protocol):
     def step_ns(self, shape: StepShape) -> int: ...
 
     def decode_run_ns(self, num_requests: int, kv_read: int, steps: int) -> NDArray[np.int64]: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Live:
+    """A request that is somewhere between its send and its end."""
+
+    record: RequestRecord
+    request: Request
+    arrival: Arrival
+    queued: bool = False
 
 
 class Simulator:
@@ -58,97 +69,130 @@ class Simulator:
         self.trace = Trace()
         self.now = 0
         self._network = round(clock.constants.network * NS)
-        self._preprocess = clock.constants.preprocess * NS
-        self._per_token = clock.constants.preprocess_per_token * NS
         self._front_end_free = 0
-        self._sends: list[tuple[int, int, Arrival]] = []  # heap: (t_send, order, arrival)
-        self._ready: deque[tuple[int, Request]] = deque()  # (t_queued, request), in order
-        self._sent = 0
-        self._loop: ClosedLoop | None = None
-        self._steps = 0
+        # What will happen: (when the server learns of it, order, what to do, with what).
+        self._agenda: list[tuple[int, int, Callable[[int, Any], None], Any]] = []
+        self._entries = 0
+        self._live: dict[str, _Live] = {}
         self._prompts: dict[int, list[int]] = {}
+        self._leaves_after: dict[str, int] = {}  # tokens after which a client leaves
+        self._steps = 0
 
-    def run(self, load: Iterable[Any] | ClosedLoop) -> Trace:
-        """Serve the whole load and return its trace."""
-        self._loop = load if isinstance(load, ClosedLoop) else None
-        for arrival in load.first() if isinstance(load, ClosedLoop) else as_arrivals(load):
-            self._send(arrival)
+    def run(self, workload: Any) -> Trace:
+        """Serve the whole workload (anything `as_load` takes) and return its trace."""
+        self._load = as_load(workload)
+        for arrival in self._load.sent:
+            self._at(arrival.t, self._send, arrival)
+        if self._load.cut_at is not None:
+            self._at(self._load.cut_at, self._cut, None)
         while self._wait_for_work():
             if not (self.leap and self._take_run()):
                 self._take_step()
         return self.trace
 
-    # -- arrivals ---------------------------------------------------------------------------
+    # -- what comes from outside ------------------------------------------------------------
 
-    def _send(self, arrival: Arrival) -> None:
-        heappush(self._sends, (arrival.t, self._sent, arrival))
-        self._sent += 1
+    def _at(self, t: int, act: Callable[[int, Any], None], what: Any) -> None:
+        heappush(self._agenda, (t, self._entries, act, what))
+        self._entries += 1
+
+    def _catch_up(self) -> None:
+        """Let everything happen that happened outside by now, in the order of time."""
+        while self._agenda and self._agenda[0][0] <= self.now:
+            t, _, act, what = heappop(self._agenda)
+            act(t, what)
 
     def _wait_for_work(self) -> bool:
-        """Queue what has arrived by now; jump to the next arrival if idle. False: all done."""
-        while True:
-            self._arrive()
-            if self.scheduler.has_work:
-                return True
-            upcoming = self._next_arrival()
-            if upcoming is None:
+        """Catch up; jump to what happens next while idle. False: all is done."""
+        self._catch_up()
+        while not self.scheduler.has_work:
+            if not self._agenda:
                 return False
-            self.now = max(self.now, upcoming)
+            self.now = max(self.now, self._agenda[0][0])
+            self._catch_up()
+        return True
 
-    def _next_arrival(self) -> int | None:
-        """When something can next reach the scheduler; None if nothing is on its way."""
-        if self._ready:
-            return self._ready[0][0]
-        return self._sends[0][0] if self._sends else None
-
-    def _arrive(self) -> None:
-        """Move requests sent by now through the front end, and those done there to the queue."""
-        while self._sends and self._sends[0][0] <= self.now:
-            _, order, arrival = heappop(self._sends)
-            self._ready.append(self._preprocessed(order, arrival))
-        while self._ready and self._ready[0][0] <= self.now:
-            _, request = self._ready.popleft()
-            try:
-                self.scheduler.add(request)
-            except ValueError as error:
-                record = self.trace.requests[request.request_id]
-                record.outcome, record.reason = "rejected", str(error)
-                self._over(record, self.now)
-
-    def _preprocessed(self, order: int, arrival: Arrival) -> tuple[int, Request]:
-        work = round(self._preprocess + self._per_token * arrival.prompt_tokens)
-        start = max(arrival.t + self._network, self._front_end_free)
-        self._front_end_free = queued = start + work
-        name = f"r{order}"
-        self.trace.requests[name] = RequestRecord(
+    def _send(self, t: int, arrival: Arrival) -> None:
+        """A client sends; the front end takes requests one at a time."""
+        name = f"r{len(self.trace.requests)}"
+        constants = self.clock.constants
+        work = constants.preprocess + constants.preprocess_per_token * arrival.prompt_tokens
+        start = max(t + self._network, self._front_end_free)
+        self._front_end_free = queued = start + round(work * NS)
+        record = RequestRecord(
             request_id=name,
             class_name=arrival.class_name,
             prompt_tokens=arrival.prompt_tokens,
             max_tokens=arrival.output_tokens,
-            t_sched=arrival.t,
-            t_send=arrival.t,
+            t_sched=t,
+            t_send=t,
             t_queued=queued,
             completion_tokens=0,
             count_source="simulated",
         )
         params = SamplingParams(max_tokens=arrival.output_tokens, ignore_eos=True)
-        request = Request(name, self._prompt(order, arrival), params, priority=arrival.priority)
-        return queued, request
+        request = Request(name, self._prompt(arrival), params, priority=arrival.priority)
+        self.trace.requests[name] = record
+        self._live[name] = live = _Live(record, request, arrival)
+        self._at(queued, self._queue, live)
+        if arrival.cancel_after_ns is not None:
+            left = t + arrival.cancel_after_ns
+            self._at(left + self._network, self._leave, (live, left, CLIENT_LEFT))
+        if arrival.cancel_after_tokens is not None:
+            self._leaves_after[name] = arrival.cancel_after_tokens
 
-    def _prompt(self, order: int, arrival: Arrival) -> list[int]:
+    def _prompt(self, arrival: Arrival) -> list[int]:
         """Token ids; without ids of its own a prompt shares nothing with any other."""
         if arrival.prompt_token_ids is not None:
             return list(arrival.prompt_token_ids)
         if self.scheduler.config.enable_prefix_caching:
-            return [order] * arrival.prompt_tokens
+            return [len(self.trace.requests)] * arrival.prompt_tokens
         # Nobody reads the ids, so prompts of one length can be one list.
         return self._prompts.setdefault(arrival.prompt_tokens, [0] * arrival.prompt_tokens)
 
-    def _over(self, record: RequestRecord, t: int) -> None:
-        record.t_end = t + self._network
-        loop = self._loop
-        if loop is not None and self._sent < loop.requests:
-            self._send(loop.arrival(record.t_end + loop.think_ns))
+    def _queue(self, t: int, live: _Live) -> None:
+        """The front end hands a request to the scheduler, which may refuse it."""
+        if live.request.request_id not in self._live:
+            return  # its client left meanwhile
+        try:
+            self.scheduler.add(live.request)
+            live.queued = True
+        except ValueError as error:
+            live.record.outcome, live.record.reason = "rejected", str(error)
+            live.record.t_queued = None
+            self._over(live, t + self._network)
+
+    def _leave(self, t: int, what: tuple[_Live, int, str]) -> None:
+        """A client is gone since `left`; what was sent to it after that reached nobody."""
+        live, left, reason = what
+        record, name = live.record, live.request.request_id
+        if name not in self._live:
+            return
+        if live.queued:
+            self.scheduler.abort(name)
+        else:
+            record.t_queued = None
+        while record.events and record.events[-1].t > left:
+            record.events.pop()
+        record.completion_tokens = len(record.events)
+        record.outcome, record.finish_reason, record.reason = "cancelled", "abort", reason
+        self._over(live, left)
+
+    def _cut(self, t: int, what: None) -> None:
+        """The run ends: nothing more is sent, and what is unfinished is cut off."""
+        self._load.waiting.clear()
+        self._agenda.clear()
+        for live in list(self._live.values()):
+            self._leave(t, (live, t, RUN_ENDED))
+
+    def _over(self, live: _Live, t_end: int) -> None:
+        name = live.request.request_id
+        live.record.t_end = t_end
+        del self._live[name]
+        self._leaves_after.pop(name, None)
+        follower = self._load.follow_up(t_end)
+        if follower is not None:
+            self._at(follower.t, self._send, follower)
 
     # -- steps ------------------------------------------------------------------------------
 
@@ -158,16 +202,14 @@ class Simulator:
         plan = scheduler.plan()
         if not plan.scheduled:
             raise RuntimeError("the scheduler has work but planned nothing: it can never go on")
-        shape = plan_shape(plan)
-        start, self.now = self.now, self.now + self.clock.step_ns(shape)
+        start, self.now = self.now, self.now + self.clock.step_ns(plan_shape(plan))
         self._mark_scheduled(plan, start)
         sampled = plan.sampled
         step = self._step_record(plan, start) if self.record_steps else None
+        self._catch_up()  # clients that left during the step get nothing from it
         finished = scheduler.commit(plan, [0] * len(sampled))
         if step is not None:
-            step.blocks_used = scheduler.num_blocks_used
-            step.num_running = scheduler.num_running
-            step.num_waiting = scheduler.num_waiting
+            self._note_state(step)
         self._steps += 1
         self._emit(sampled, [TokenEvent(self.now + self._network)])
         for request in finished:
@@ -199,22 +241,32 @@ class Simulator:
         self.trace.steps.append(step)
         return step
 
+    def _note_state(self, step: StepRecord) -> None:
+        step.blocks_used = self.scheduler.num_blocks_used
+        step.num_running = self.scheduler.num_running
+        step.num_waiting = self.scheduler.num_waiting
+
     def _emit(self, requests: Iterable[Request], events: list[TokenEvent]) -> None:
-        """Give each request these events; requests of one step share the event objects."""
-        records = self.trace.requests
+        """Give each live request these events; requests of one step share the event objects."""
         for request in requests:
-            record = records[request.request_id]
+            live = self._live.get(request.request_id)
+            if live is None:
+                continue
+            record = live.record
             record.events.extend(events)
-            record.completion_tokens = (record.completion_tokens or 0) + len(events)
+            record.completion_tokens = len(record.events)
+            limit = self._leaves_after.get(request.request_id)
+            if limit is not None and len(record.events) >= limit:
+                del self._leaves_after[request.request_id]
+                left = record.events[limit - 1].t
+                self._at(left + self._network, self._leave, (live, left, CLIENT_LEFT))
 
     def _finish(self, request: Request) -> None:
-        record = self.trace.requests[request.request_id]
-        record.outcome, record.finish_reason = "completed", request.finish_reason
-        self._over(record, self.now)
+        live = self._live.get(request.request_id)
+        if live is not None:
+            live.record.outcome, live.record.finish_reason = "completed", request.finish_reason
+            self._over(live, self.now + self._network)
 
     def _take_run(self) -> bool:
         """Many decode steps at once, if nothing changes meanwhile. False: take one step."""
         return False
-
-
-SchedulerFactory = Callable[[Any], Scheduler]
