@@ -44,6 +44,9 @@ class KVCache:
         return self.k[index], self.v[index]
 
     def write(self, layer: int, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
-        """Store k, v [T, Hkv, D] at `slots` [T]. Every slot must be in [0, N * B)."""
+        """Store k, v [T, Hkv, D] at `slots` [T]; a slot of -1 is padding and writes nothing."""
+        if bool((slots < 0).any()):
+            real = slots >= 0
+            k, v, slots = k[real], v[real], slots[real]
         self.k[layer].flatten(0, 1).index_copy_(0, slots, k)  # [N * B, Hkv, D]
         self.v[layer].flatten(0, 1).index_copy_(0, slots, v)
