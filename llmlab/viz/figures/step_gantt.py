@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llmlab.trace import StepRecord, Trace
@@ -65,7 +66,7 @@ def gantt_rows(trace: Trace) -> list[list[str]]:
     """The figure as a table: steps by what they held."""
     import statistics
 
-    kinds = {
+    kinds: dict[str, Callable[[StepRecord], int | bool]] = {
         "decode only": lambda s: s.decode_tokens and not s.prefill_tokens,
         "prompt only": lambda s: s.prefill_tokens and not s.decode_tokens,
         "mixed": lambda s: s.prefill_tokens and s.decode_tokens,

@@ -1,0 +1,7 @@
+"""Panels: one a file. Each shows a live view, and works from code without widgets too."""
+
+from llmlab.viz.panels.knob_panel import KnobPanel
+from llmlab.viz.panels.request_panel import RequestPanel, show_request
+from llmlab.viz.panels.worksheet_panel import WorksheetPanel
+
+__all__ = ["KnobPanel", "RequestPanel", "WorksheetPanel", "show_request"]

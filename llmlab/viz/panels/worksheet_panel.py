@@ -1,0 +1,123 @@
+"""Worksheets as a form: each item with its input, Check, Hint and a result in words."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from llmlab.check import Result, check, current_student, hint, load_worksheet, progress
+from llmlab.check.worksheet import Item, Worksheet
+from llmlab.viz.panels.controls import INK, button, guarded, status_html
+from llmlab.viz.show import Shown
+
+PROMPT = f"color:{INK};line-height:1.45;max-width:760px;overflow-wrap:anywhere"
+
+
+def slug(item_id: str) -> str:
+    """Item id as a CSS class: dots are separators there."""
+    return item_id.replace(".", "-")
+
+
+def example_for(unit: str) -> str:
+    """What a box suggests before anything is typed."""
+    return {"": "a number", "ms": "for example 12 ms"}.get(unit, f"a number in {unit}")
+
+
+class _Row:
+    """One item of the form."""
+
+    def __init__(self, item: Item, changed: Any) -> None:
+        import ipywidgets as w
+
+        self.item = item
+        self._changed = changed
+        name = slug(item.id)
+        prompt = item.prompt_for(current_student())
+        self.prompt = w.HTML(
+            f'<div style="{PROMPT}"><b>{escape(item.id)}</b> {escape(prompt)}</div>'
+        )
+        # The box is labelled with the item's id, which the prompt above carries too.
+        self.box = w.Text(
+            placeholder=example_for(item.unit),
+            description=item.id,
+            style={"description_width": "150px"},
+            continuous_update=False,
+        )
+        self.box.layout.width = "400px"
+        self.box.add_class(f"llmlab-answer-{name}")
+        go, help_ = button("Check", f"check-{name}", "primary"), button("Hint", f"hint-{name}")
+        self.result = w.HTML(status_html("info", "not answered yet"))
+        self.result.add_class(f"llmlab-result-{name}")
+        go.on_click(guarded(self._fail, lambda _: self.check()))
+        help_.on_click(guarded(self._fail, lambda _: self.hint()))
+        controls = w.HBox([self.box, go, help_])
+        controls.layout.flex_flow = "row wrap"
+        self.widget = w.VBox([self.prompt, controls, self.result])
+        self.widget.layout.margin = "0 0 14px 0"
+
+    def check(self) -> Result:
+        outcome = check(self.item.id, self.box.value)
+        self.result.value = outcome._repr_html_()
+        self._changed()
+        return outcome
+
+    def hint(self) -> None:
+        self.result.value = status_html("info", hint(self.item.id))
+
+    def _fail(self, text: str) -> None:
+        self.result.value = status_html("error", text)
+
+
+class WorksheetPanel:
+    """The worksheets called `names`, with one progress bar. Items keep their own order."""
+
+    def __init__(self, *names: str) -> None:
+        import ipywidgets as w
+
+        self.worksheets: list[Worksheet] = [load_worksheet(name) for name in names]
+        self.rows: list[_Row] = []
+        parts: list[Any] = []
+        for sheet in self.worksheets:
+            intro = sheet.intro_for(current_student())
+            parts.append(
+                w.HTML(
+                    f'<h4 style="color:{INK};margin:6px 0">{escape(sheet.title)}</h4>'
+                    f'<div style="{PROMPT}">{escape(intro)}</div>'
+                )
+            )
+            for item in sheet.items:
+                row = _Row(item, self._count)
+                self.rows.append(row)
+                parts.append(row.widget)
+        self.bar = w.IntProgress(0, min=0, max=max(1, len(self.rows)))
+        self.bar.layout.width = "200px"
+        self.label = w.HTML()
+        self.widget = w.VBox([w.HBox([self.bar, self.label]), *parts])
+        self.widget.add_class("llmlab-worksheet")
+        self._count()
+
+    def _count(self) -> None:
+        right = self._solved()
+        self.bar.value = right
+        kind = "ok" if right == len(self.rows) else "info"
+        self.label.value = status_html(kind, f"{right} of {len(self.rows)} items correct")
+
+    def _solved(self) -> int:
+        mine = {row.item.id for row in self.rows}
+        return sum(row.item in mine and row.state == "correct" for row in progress().rows)
+
+    def _prompts(self) -> list[str]:
+        student = current_student()
+        return [f"{row.item.id}  {row.item.prompt_for(student)}" for row in self.rows]
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        how = 'Without widgets: check("ID", answer).'
+
+        def html() -> str:
+            items = "".join(f"<li>{escape(prompt)}</li>" for prompt in self._prompts())
+            return f"<ul>{items}</ul><p>{escape(how)}</p>"
+
+        def text() -> str:
+            return "\n".join([*self._prompts(), how])
+
+        return Shown(self.widget, html, text)._repr_mimebundle_(**kwargs)
