@@ -56,7 +56,7 @@ def _example(unit: str) -> str:
 def _finite(value: Fraction | float, unit: str) -> Fraction | float:
     if isinstance(value, float) and not math.isfinite(value):
         raise NotANumber(f"that is no finite number; expected {_example(unit)}")
-    return exact(value)  # type: ignore[return-value]
+    return exact(value)
 
 
 def _scalar(answer: Any, unit: str) -> Fraction | float:

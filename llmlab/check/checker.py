@@ -7,55 +7,84 @@ from typing import Any
 
 from llmlab.check import library
 from llmlab.check.answer import raw
+from llmlab.check.choose import as_item, judge_question, kept_answer
 from llmlab.check.judge import judge
 from llmlab.check.progress import Progress
+from llmlab.check.question import NumericQuestion, Question
 from llmlab.check.result import Result
 from llmlab.check.store import Store, default_store
 from llmlab.check.student import Student, current_student
+from llmlab.check.worksheet import Item
+
+
+def _find(name: str) -> Item | Question:
+    """A worksheet item, or else a question of the bank."""
+    every = library.items()
+    if name in every:
+        return every[name]
+    known = library.questions()
+    if name in known:
+        return known[name]
+    raise ValueError(f"no item {str(name)[:80]!r}; {library.near(str(name), [*every, *known])}")
 
 
 def check(
     item_id: str, answer: Any, *, store: Store | None = None, student: Student | None = None
 ) -> Result:
-    """Check one answer and remember the attempt.
+    """Check one answer, to a worksheet item or a question, and remember the attempt.
 
-    `answer` is taken as it is now: a number in the item's unit, or text with a unit ("0.4 s").
-    The result never shows the expected value; a wrong answer brings the next hint.
+    `answer` is taken as it is now: a number in the item's unit, text with a unit ("0.4 s"), or a
+    letter. The result never shows the expected value; further wrong answers bring hints.
     """
     try:
-        item = library.find_item(item_id)
+        found = _find(item_id)
     except ValueError as error:
         return Result(str(item_id)[:80], "error", str(error))
     try:
         student = student or current_student()
         store = store if store is not None else default_store()
-        result = judge(item, answer, student)
+        if isinstance(found, Item):
+            result, kept = judge(found, answer, student), raw(answer)
+        else:
+            result, kept = (
+                judge_question(found, answer, student),
+                kept_answer(found, answer, student),
+            )
         if result.state == "not answered yet":
             return result
         if result.state in ("incorrect", "partial"):
-            hints = item.hints_for(student)
-            wrong = store.wrong_attempts(item.id)
+            hints = hints_of(found, student)
+            wrong = store.wrong_attempts(found.id)
             if hints and wrong:  # the first wrong answer gets its message alone
                 result = replace(result, hint=hints[min(wrong, len(hints)) - 1])
-        store.record(item.id, raw(answer), result, student)
+        store.record(found.id, kept, result, student)
     except Exception:
-        return Result(item.id, "error", "This could not be checked; nothing was counted.")
+        return Result(found.id, "error", "This could not be checked; nothing was counted.")
     return result
+
+
+def hints_of(found: Item | Question, student: Student | None = None) -> list[str]:
+    """The hints of an item or a question, with the student's numbers."""
+    if isinstance(found, Item):
+        return found.hints_for(student)
+    if isinstance(found, NumericQuestion):
+        return as_item(found).hints_for(student)
+    return list(found.hints)
 
 
 def hint(item_id: str, *, store: Store | None = None, student: Student | None = None) -> str:
     """The next hint of an item, each deeper than the one before; asking is recorded."""
     try:
-        item = library.find_item(item_id)
+        found = _find(item_id)
     except ValueError as error:
         return str(error)
     student = student or current_student()
     store = store if store is not None else default_store()
-    hints = item.hints_for(student)
+    hints = hints_of(found, student)
     if not hints:
         return "There is no hint for this one."
-    level = min(store.hints_taken(item.id) + 1, len(hints))
-    store.record_hint(item.id, level, student)
+    level = min(store.hints_taken(found.id) + 1, len(hints))
+    store.record_hint(found.id, level, student)
     return f"Hint {level} of {len(hints)}: {hints[level - 1]}"
 
 

@@ -31,7 +31,8 @@ def expected_experts(experts: Value, per_token: Value, batch: Value) -> float:
     E(1 - (1 - k/E)^B), if routing is uniform and independent over tokens (stated assumption):
     each of E experts is missed by one token with probability 1 - k/E.
     """
-    return float(experts) * (1.0 - (1.0 - float(per_token) / float(experts)) ** float(batch))
+    missed: float = (1.0 - float(per_token) / float(experts)) ** float(batch)
+    return float(experts) * (1.0 - missed)
 
 
 def kv_bytes_per_token(layers: Value, kv_heads: Value, head_dim: Value, size: Value) -> Value:
@@ -58,8 +59,10 @@ def _power(base: Value, exponent: Value) -> Value:
         size = max(Fraction(base).numerator.bit_length(), Fraction(base).denominator.bit_length())
         if size * abs(int(exponent)) > MAX_BITS:
             raise FormulaError("a power in the formula is too large")
-        return base ** int(exponent)
-    return float(base) ** float(exponent)
+        whole: Value = base ** int(exponent)
+        return whole
+    real: float = float(base) ** float(exponent)
+    return real
 
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {

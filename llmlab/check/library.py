@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from llmlab.check.item import Draws, Model
+from llmlab.check.question import NumericQuestion, Question, QuestionFile, TraceQuestion
 from llmlab.check.worksheet import Item, Worksheet, WorksheetSpec, first_values, trouble
 from llmlab.check.yaml_lines import ContentError, Lines, read
 from llmlab.data import data_path
@@ -107,6 +108,59 @@ def _is_question_file(path: Path, where_from: tuple[Path, ...]) -> bool:
         return False
     data, _ = read(path)
     return isinstance(data, dict) and "questions" in data
+
+
+def _questions_of(path: Path) -> list[Question]:
+    """One file of questions, checked; ContentError names file, line and field."""
+    data, lines = read(path)
+    spec = validated(QuestionFile, data, lines, path)
+    problems: list[tuple[tuple[str | int, ...], str]] = []
+    for i, question in enumerate(spec.questions):
+        if isinstance(question, NumericQuestion):
+            found = question.problems(question.names())
+            if not found:
+                reason = trouble(question, first_values(question))
+                found = [((), f"with the first numbers: {reason}")] if reason else []
+            problems += [(("questions", i, *at), text) for at, text in found]
+        if isinstance(question, TraceQuestion) and not (path.parent / question.trace).is_file():
+            problems.append((("questions", i, "trace"), f"no file {question.trace}"))
+    if problems:
+        raise ContentError("\n".join(f"{where(path, lines, at)}: {text}" for at, text in problems))
+    return [q if q.topic else q.model_copy(update={"topic": spec.topic}) for q in spec.questions]
+
+
+@lru_cache(maxsize=8)
+def _questions(where_from: tuple[Path, ...]) -> dict[str, Question]:
+    found: dict[str, Question] = {}
+    for folder in where_from:
+        for path in sorted(folder.glob("*.yaml")):
+            if folder != where_from[0] and not _is_question_file(path, where_from):
+                continue
+            for question in _questions_of(path):
+                if question.id in found:
+                    raise ContentError(f"{path}: question {question.id} exists already")
+                found[question.id] = question
+    for question in found.values():
+        for other in question.followups:
+            if other not in found:
+                raise ContentError(
+                    f"question {question.id}: followups: no question {other!r}; "
+                    f"{near(other, list(found))}"
+                )
+    return found
+
+
+def questions() -> dict[str, Question]:
+    """Every question by id; ContentError where a file cannot be used."""
+    return _questions(folders("questions"))
+
+
+def find_question(question_id: str) -> Question:
+    """A question by id; ValueError lists near ids."""
+    every = questions()
+    if question_id not in every:
+        raise ValueError(f"no question {question_id!r}; {near(str(question_id), list(every))}")
+    return every[question_id]
 
 
 def worksheets() -> dict[str, Worksheet]:
