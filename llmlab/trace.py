@@ -125,15 +125,20 @@ class Trace:
     @classmethod
     def read_jsonl(cls, path: str | Path) -> Trace:
         """Read a trace back; a bad line is a ValueError that names file and line."""
-        trace = cls()
         with Path(path).open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                try:
-                    trace._take(json.loads(line), first=number == 1)
-                except (ValueError, TypeError, KeyError, AttributeError) as error:
-                    raise ValueError(f"{path}:{number}: not a trace line: {error}") from error
+            return cls.from_jsonl(lines, str(path))
+
+    @classmethod
+    def from_jsonl(cls, lines: Iterable[str], name: str = "trace") -> Trace:
+        """The trace whose `jsonl_lines` these are; `name` is what an error calls them."""
+        trace = cls()
+        for number, line in enumerate(lines, 1):
+            try:
+                trace._take(json.loads(line), first=number == 1)
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                raise ValueError(f"{name}:{number}: not a trace line: {error}") from error
         if "format" not in trace.meta:
-            raise ValueError(f"{path}: empty file, expected a trace ({FORMAT})")
+            raise ValueError(f"{name}: empty file, expected a trace ({FORMAT})")
         return trace
 
     def _take(self, line: dict[str, Any], first: bool) -> None:

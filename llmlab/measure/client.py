@@ -88,8 +88,11 @@ class Endpoint:
         return headers
 
     def hide(self, text: str) -> str:
-        """The text without the key, should a server have echoed it."""
-        return text.replace(self.api_key, "***") if self.api_key else text
+        """The text without the key and the extra headers, should a server have echoed them."""
+        for secret in (self.api_key, *self.headers.values()):
+            if secret:
+                text = text.replace(secret, "***")
+        return text
 
     def request_body(self, call: Call) -> dict[str, Any]:
         body: dict[str, Any] = {"model": self.model, "max_tokens": call.max_tokens}

@@ -30,6 +30,8 @@ async def exchange(
     """Send one call and fill in its record: stamps, counts, outcome. Raises only when cancelled."""
     answer = AnswerReader()
     record.t_send = client.clock()
+    if record.t_sched is None:  # a client of a closed loop means to send when it does
+        record.t_sched = record.t_send
     try:
         async with asyncio.timeout(_patience(client, call, record)):
             await _send(client, http, call, record, answer)
@@ -68,7 +70,8 @@ def _patience(client: LoadClient, call: Call, record: RequestRecord) -> float:
     if call.cancel_after_ns is None:
         return client.endpoint.timeout_s
     intended = record.t_send if record.t_sched is None else record.t_sched
-    assert intended is not None and record.t_send is not None
+    assert intended is not None
+    assert record.t_send is not None
     return max(0.0, (intended + call.cancel_after_ns - record.t_send) / 1e9)
 
 

@@ -48,7 +48,7 @@ class Api:
     def routes(self) -> list[Route]:
         return [
             Route("/v1/models", self.models),
-            Route("/v1/models/{model}", self.model),
+            Route("/v1/models/{model:path}", self.model),
             Route("/v1/completions", self.completions, methods=["POST"]),
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
             Route("/health", self.health),
@@ -99,7 +99,7 @@ class Api:
             stream = await self.loop.submit(
                 prompt,
                 params,
-                request_id=f"{prefix}-{_name(request, 'x-request-id') or uuid.uuid4().hex}",
+                request_id=self._request_id(request, prefix),
                 class_name=_name(request, "x-request-class") or "default",
                 t_send=request.scope.get("t_arrival"),
             )
@@ -107,6 +107,15 @@ class Api:
             raise refused(error) from error
         answer = kind(body, stream, self.loop.engine.tokenizer)
         return StreamedAnswer(answer, self) if body.stream else WholeAnswer(answer, self)
+
+    def _request_id(self, request: Request, prefix: str) -> str:
+        """The client's own id under our prefix; made unique if it was used before."""
+        given = _name(request, "x-request-id")
+        name = f"{prefix}-{given}"
+        if given is None or name in self.loop.engine.trace.requests:
+            unique = uuid.uuid4().hex
+            name = f"{prefix}-{unique}" if given is None else f"{name}-{unique}"
+        return name
 
     # -- about the server -----------------------------------------------------------------
 

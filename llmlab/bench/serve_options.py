@@ -1,0 +1,202 @@
+"""The command line of `bench serve`: the flag names of `vllm bench serve`, and what they make."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+from typing import Any
+
+from llmlab.measure.limits import Limits
+from llmlab.measure.workload import Workload, load_workload, parse_workload
+
+EPILOG = """examples:
+  llmlab bench serve --workload chat_and_documents_cpu --json
+  llmlab bench serve --base-url http://127.0.0.1:8000 --num-prompts 32 --request-rate 4
+  llmlab bench serve --base-url https://api.example.com --endpoint /v1/chat/completions \\
+      --model NAME --api-key-env OPENAI_API_KEY --no-ignore-eos --max-concurrency 4 \\
+      --prices input=0.15,cached_input=0.075,output=0.60
+
+Without --base-url the engine is started here and measured over loopback."""
+
+ENDPOINTS = {"/v1/completions": "completions", "/v1/chat/completions": "chat"}
+GOODPUT = {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2el": "e2el_ms"}
+METRICS = ("ttft", "tpot", "itl", "e2el")
+
+
+def parser() -> argparse.ArgumentParser:
+    """All flags. Names and meaning are vLLM's where vLLM has them."""
+    p = argparse.ArgumentParser(
+        prog="llmlab bench serve",
+        description="Measure a server over HTTP: the four numbers, per class and together.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _server_flags(p.add_argument_group("server"))
+    _load_flags(p.add_argument_group("load"))
+    _report_flags(p.add_argument_group("report"))
+    return p
+
+
+def _server_flags(g: Any) -> None:
+    g.add_argument("--base-url", metavar="URL", help="server to measure; else one is started here")
+    g.add_argument("--endpoint", choices=ENDPOINTS, default="/v1/completions")
+    g.add_argument("--model", help="name in the API (or what to start here: smollm2-135m)")
+    g.add_argument("--api-key-env", metavar="NAME", default="OPENAI_API_KEY",
+                   help="environment variable with the API key (default %(default)s)")  # fmt: skip
+    g.add_argument("--header", action="append", default=[], metavar="K=V")
+    g.add_argument("--extra-body", type=json_object, default={}, metavar="JSON")
+    g.add_argument("--tokenizer", metavar="FILE", help="tokenizer.json, to count where the server "
+                   "does not")  # fmt: skip
+    g.add_argument("--continuous-usage", action=argparse.BooleanOptionalAction, default=None,
+                   help="a count in every frame (default: where started here)")  # fmt: skip
+    g.add_argument("--request-timeout", type=positive, default=600.0, metavar="S")
+    g.add_argument("--engine", action="append", default=[], metavar="FLAG=VALUE",
+                   help="of `llmlab serve`, if started here: --engine max-num-seqs=8")  # fmt: skip
+
+
+def _load_flags(g: Any) -> None:
+    g.add_argument("--workload", metavar="NAME", help="a workload file, or one of data/workloads")
+    g.add_argument("--num-prompts", type=int, help="requests to send (default 32)")
+    g.add_argument("--request-rate", type=rate, metavar="R", help="per second, or inf (default)")
+    g.add_argument("--burstiness", type=positive, default=1.0, help="1 = Poisson, <1 burstier")
+    g.add_argument("--max-concurrency", type=int, help="requests in flight at most")
+    g.add_argument("--num-warmups", type=int, default=2, help="requests before the measured ones")
+    g.add_argument("--random-input-len", type=int, default=64, metavar="N")
+    g.add_argument("--random-output-len", type=int, default=32, metavar="N")
+    g.add_argument("--ignore-eos", action=argparse.BooleanOptionalAction, default=True,
+                   help="answers of exactly the asked length")  # fmt: skip
+    g.add_argument("--seed", type=int, help="of lengths, arrivals and prompts (default 0)")
+
+
+def _report_flags(g: Any) -> None:
+    g.add_argument("--goodput", nargs="+", default=[], metavar="NAME:MS",
+                   help="limits on ttft, tpot, e2el: ttft:200 tpot:50")  # fmt: skip
+    g.add_argument("--percentile-metrics", default=",".join(METRICS), metavar="LIST")
+    g.add_argument("--metric-percentiles", default="50,95,99", metavar="LIST")
+    g.add_argument("--prices", metavar="LIST", help="per million tokens: input=A,output=B"
+                   "[,cached_input=C][,currency=EUR]")  # fmt: skip
+    g.add_argument("--json", action="store_true", help="print JSON, nothing else, to stdout")
+    g.add_argument("--out", metavar="FILE", help="write the JSON to a file as well")
+    g.add_argument("--trace", metavar="FILE", help="save the client's trace (JSONL)")
+    g.add_argument("--save-result", action="store_true", help="write the JSON to --result-dir")
+    g.add_argument("--save-detailed", action="store_true", help="with the per-request arrays")
+    g.add_argument("--result-dir", default=".", metavar="DIR")
+    g.add_argument("--result-filename", metavar="FILE")
+    g.add_argument("--metadata", nargs="+", default=[], metavar="K=V")
+
+
+def workload_of(args: argparse.Namespace) -> Workload:
+    """The workload file with the flags given on top, or one made of the flags alone."""
+    if args.workload is None:
+        n = 32 if args.num_prompts is None else args.num_prompts
+        return parse_workload(
+            {
+                "name": "random",
+                "seed": args.seed or 0,
+                "classes": [
+                    {
+                        "name": "random",
+                        "prompt_tokens": args.random_input_len,
+                        "output_tokens": args.random_output_len,
+                    }
+                ],
+                "arrivals": _arrivals(args),
+                "stop": {"num_prompts": n},
+            },
+            "flags",
+        )
+    workload = load_workload(args.workload)
+    changes: dict[str, Any] = {}
+    if args.request_rate is not None or args.max_concurrency is not None:
+        changes["arrivals"] = _arrivals(args)
+    if args.num_prompts is not None:
+        changes["stop"] = workload.stop.model_dump() | {"num_prompts": args.num_prompts}
+    if args.seed is not None:
+        changes["seed"] = args.seed
+    return workload.with_(**changes) if changes else workload
+
+
+def _arrivals(args: argparse.Namespace) -> dict[str, Any]:
+    """As vLLM reads its flags: no rate means all at once, or a closed loop under a concurrency."""
+    request_rate = math.inf if args.request_rate is None else args.request_rate
+    if math.isinf(request_rate) and args.max_concurrency is not None:
+        return {"kind": "closed", "concurrency": args.max_concurrency}
+    return {"kind": "gamma", "request_rate": request_rate, "burstiness": args.burstiness}
+
+
+def limits_of(args: argparse.Namespace, workload: Workload) -> dict[str, Limits] | Limits | None:
+    """--goodput for every class, else the workload's own."""
+    if not args.goodput:
+        own = workload.limits
+        return own if any(limits.any for limits in own.values()) else None
+    values: dict[str, float] = {}
+    for text in args.goodput:
+        name, _, value = text.partition(":")
+        if name not in GOODPUT:
+            raise ValueError(f"--goodput {text!r}: write NAME:MS with NAME of {', '.join(GOODPUT)}")
+        try:
+            values[GOODPUT[name]] = float(value)
+        except ValueError:
+            raise ValueError(f"--goodput {text!r}: {value!r} is no number of ms") from None
+    return Limits(**values)
+
+
+def percentiles_of(args: argparse.Namespace) -> tuple[float, ...]:
+    try:
+        values = tuple(float(part) for part in args.metric_percentiles.split(","))
+    except ValueError:
+        values = ()
+    if not values or not all(0 <= value <= 100 for value in values):
+        raise ValueError(
+            f"--metric-percentiles {args.metric_percentiles!r}: write numbers in 0..100 with "
+            "commas, like 50,95,99"
+        )
+    return values
+
+
+def metrics_of(args: argparse.Namespace) -> list[str]:
+    chosen = [part.strip() for part in args.percentile_metrics.split(",")]
+    unknown = [name for name in chosen if name not in METRICS]
+    if unknown:
+        raise ValueError(f"--percentile-metrics {unknown[0]!r}: choose of {','.join(METRICS)}")
+    return chosen
+
+
+def pairs(items: list[str], flag: str) -> dict[str, str]:
+    """K=V flags as a dict; the value may hold '='."""
+    result = {}
+    for item in items:
+        name, sign, value = item.partition("=")
+        if not sign or not name.strip():
+            raise ValueError(f"{flag} {item!r}: write NAME=VALUE")
+        result[name.strip()] = value
+    return result
+
+
+def api_key(args: argparse.Namespace) -> str | None:
+    """The key named by --api-key-env; never from a flag, which every user of the machine sees."""
+    return os.environ.get(args.api_key_env) or None
+
+
+def json_object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError("must be a JSON object, like '{\"temperature\": 0}'")
+    return value
+
+
+def positive(text: str) -> float:
+    value = float(text)
+    if not (value > 0 and math.isfinite(value)):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a finite number > 0")
+    return value
+
+
+def rate(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number > 0, or inf")
+    return value
