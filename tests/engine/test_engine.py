@@ -219,7 +219,7 @@ def test_logprobs_come_one_for_each_token(tiny):
         assert entry.token_id == out.token_ids[0]
         assert (entry.rank, entry.top[0]) == (1, (entry.token_id, entry.logprob))
         assert len(entry.top) == 3
-    assert list(engine.stream("abc", params()))[0].logprobs is None
+    assert next(iter(engine.stream("abc", params()))).logprobs is None
 
 
 # ---------------------------------------------------------------- abort
