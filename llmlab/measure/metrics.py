@@ -84,6 +84,7 @@ def summarize(
         window=span,
         limits=by_class,
         requests=list(metrics.values()),
+        trace=trace,
         max_resident_kv_tokens=max((resident[i] for i in kept), default=None),
         max_blocks_used=max((trace.steps[i].blocks_used for i in kept), default=None),
         meta=dict(trace.meta),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 from llmlab.measure.per_request import (
@@ -160,13 +161,13 @@ def peak_rate(bins: Sequence[int], window: Window) -> float | None:
     return max(tokens * NS_PER_S / length for tokens, length in parts)
 
 
-def concurrency(records: Iterable[RequestRecord], window: Window) -> tuple[int, float | None]:
-    """(most requests in flight at once, time-weighted mean) in the window.
+def concurrency_series(records: Iterable[RequestRecord], window: Window) -> list[tuple[int, int]]:
+    """(stamp, requests in flight from it on), from the window's start to its end.
 
     A request is in flight in [t_send, t_end). One that was rejected never is; one without an end
     is in flight until the window closes. A request ending as another starts does not overlap it.
     """
-    changes: list[tuple[int, int]] = []
+    changes: dict[int, int] = {window.start: 0, window.end: 0}
     for record in records:
         if record.t_send is None or record.outcome in ("rejected", "cancelled_before_send"):
             continue
@@ -174,13 +175,20 @@ def concurrency(records: Iterable[RequestRecord], window: Window) -> tuple[int, 
         end = window.end if record.outcome == "in_flight" or not ends else ends[0]
         start, end = max(record.t_send, window.start), min(end, window.end)
         if start < end:
-            changes += [(start, 1), (end, -1)]
-    running = peak = area = 0
-    before = window.start
-    for t, change in sorted(changes):  # at equal stamps -1 sorts before +1: half-open
-        area += running * (t - before)
-        running, before = running + change, t
-        peak = max(peak, running)
+            changes[start] = changes.get(start, 0) + 1
+            changes[end] = changes.get(end, 0) - 1
+    running, series = 0, []
+    for t in sorted(changes):
+        running += changes[t]
+        series.append((t, running))
+    return series
+
+
+def concurrency(records: Iterable[RequestRecord], window: Window) -> tuple[int, float | None]:
+    """(most requests in flight at once, time-weighted mean) in the window."""
+    series = concurrency_series(records, window)
+    peak = max(running for _, running in series)
+    area = sum(running * (after - t) for (t, running), (after, _) in pairwise(series))
     length = window.end - window.start
     mean = area / length if length else None
     refuse_peak_below_mean("concurrency", peak, mean)

@@ -13,7 +13,7 @@ from llmlab.measure.limits import Limits
 from llmlab.measure.per_request import Contradiction, RequestMetrics
 from llmlab.measure.rates import Rates, Window
 from llmlab.measure.stats import METHOD, Stat
-from llmlab.trace import RequestRecord
+from llmlab.trace import RequestRecord, Trace
 
 # Name -> unit of every distribution a Group holds, in the order of a request's life.
 LATENCIES = {
@@ -156,8 +156,9 @@ class Group:
 class Summary:
     """A run in figures: `summary.all`, `summary["chat"]`, and how they were made.
 
-    requests: the metrics of every request counted. max_resident_kv_tokens and max_blocks_used are
-    None for a trace without steps (a client's). notes: what a reader must know, as sentences.
+    requests: the metrics of every request counted; trace: what they were read from.
+    max_resident_kv_tokens and max_blocks_used are None for a trace without steps (a client's).
+    notes: what a reader must know, as sentences.
     """
 
     all: Group
@@ -165,6 +166,7 @@ class Summary:
     window: Window | None
     limits: dict[str, Limits]
     requests: list[RequestMetrics] = field(repr=False)
+    trace: Trace = field(repr=False)
     max_resident_kv_tokens: int | None = None
     max_blocks_used: int | None = None
     meta: dict[str, Any] = field(default_factory=dict)
@@ -206,6 +208,7 @@ class Summary:
         return csv_text(self)
 
     def to_html(self) -> str:
+        """One self-contained page with plots; see report.html."""
         from llmlab.measure.report import html
 
         return html(self)

@@ -1,0 +1,290 @@
+"""Two runs of the same workload side by side: one table, a verdict, and what it does not show.
+
+No verdict is given where the runs did not answer the same question (see comparable.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from llmlab.measure.comparable import why_not_comparable
+from llmlab.measure.limits import Limits
+from llmlab.measure.metrics import summarize
+from llmlab.measure.summary import Group, Summary
+from llmlab.measure.tables import show
+from llmlab.trace import Trace
+
+PERCENTILE = 95.0  # of TTFT, TPOT and E2E against their limits; gaps bring their own
+
+
+@dataclass(frozen=True)
+class Check:
+    """One limit of one class: what was measured in both runs (ms), and whether it held."""
+
+    class_name: str
+    figure: str
+    limit: float
+    baseline: float | None
+    trial: float | None
+
+    @property
+    def baseline_holds(self) -> bool:
+        return self.baseline is None or self.baseline <= self.limit
+
+    @property
+    def trial_holds(self) -> bool:
+        """Equality holds; a figure that does not apply (no second token) holds."""
+        return self.trial is None or self.trial <= self.limit
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """reasons: why no verdict can be given, [] if one can. gain: of output tokens/s, in percent.
+
+    verdict: one sentence. decision: "For the stated mix and targets, test ... next because ...".
+    not_shown: what these runs cannot tell. changes: settings that differ, (name, old, new).
+    """
+
+    names: tuple[str, str]
+    baseline: Summary
+    trial: Summary
+    reasons: list[str]
+    checks: list[Check] = field(default_factory=list)
+    gain: float | None = None
+    verdict: str = ""
+    decision: str = ""
+    not_shown: list[str] = field(default_factory=list)
+    changes: list[tuple[str, Any, Any]] = field(default_factory=list)
+
+    @property
+    def comparable(self) -> bool:
+        return not self.reasons
+
+    @property
+    def passes(self) -> bool | None:
+        """Whether the trial kept every limit; None without a verdict or without limits."""
+        return all(c.trial_holds for c in self.checks) if self.checks else None
+
+    def rows(self) -> list[tuple[str, str, str, str, str]]:
+        """(figure, baseline, trial, change, limit): the one table."""
+        table = []
+        for name, old in self.baseline.classes.items():
+            new = self.trial.classes.get(name)
+            if new is not None:
+                table += _class_rows(name, old, new, self.checks)
+        rates = (
+            ("Output rate, tok/s", "output_tok_s"),
+            ("Requests completed, req/s", "completed_req_s"),
+            ("Goodput, req/s", "goodput_req_s"),
+        )
+        for label, key in rates:
+            old_rate = getattr(self.baseline.all.rates, key)
+            new_rate = getattr(self.trial.all.rates, key)
+            table.append(_row(label, old_rate, new_rate, None))
+        memory = (self.baseline.max_resident_kv_tokens, self.trial.max_resident_kv_tokens)
+        table.append(_row("Most KV resident, tokens", *memory, None))
+        return [row for row in table if (row[1], row[2]) != ("–", "–")]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "format": "llmlab-comparison/1",
+            "names": list(self.names),
+            "comparable": self.comparable,
+            "reasons": self.reasons,
+            "checks": [
+                asdict(c) | {"baseline_holds": c.baseline_holds, "trial_holds": c.trial_holds}
+                for c in self.checks
+            ],
+            "passes": self.passes,
+            "gain_percent": self.gain,
+            "verdict": self.verdict,
+            "decision": self.decision,
+            "not_shown": self.not_shown,
+            "changes": [list(change) for change in self.changes],
+            "baseline": self.baseline.to_dict(),
+            "trial": self.trial.to_dict(),
+        }
+
+    def to_markdown(self) -> str:
+        heads = ("Figure", *self.names, "Change", "Limit")
+        lines = ["| " + " | ".join(heads) + " |", "|---|---:|---:|---:|---|"]
+        lines += ["| " + " | ".join(row) + " |" for row in self.rows()]
+        lines += ["", f"Changed: {_changed(self.changes)}."]
+        if not self.comparable:
+            lines += ["", f"**{self.verdict}**", *[f"- {reason}" for reason in self.reasons]]
+        else:
+            lines += ["", f"**{self.verdict}**", "", self.decision, "", "Not shown:"]
+            lines += [f"- {text}" for text in self.not_shown]
+        return "\n".join(lines) + "\n"
+
+
+def compare(
+    a: Trace,
+    b: Trace,
+    limits: Mapping[str, Limits] | Limits | None = None,
+    *,
+    names: tuple[str, str] = ("baseline", "trial"),
+    length_tolerance: float = 0.02,
+) -> Comparison:
+    """Compare trial b with baseline a.
+
+    limits: by class; each is held against the class's p95 (gaps: their own percentile), latencies
+    counted from the intended send. Raises Contradiction if a trace cannot be true.
+    """
+    old, new = (summarize(trace, limits=limits, percentiles=(50, 95, 99)) for trace in (a, b))
+    reasons = why_not_comparable(a, b, length_tolerance)
+    changes = _changes(a.meta, b.meta)
+    if reasons:
+        verdict = "No verdict: the runs did not answer the same question."
+        return Comparison(names, old, new, reasons, verdict=verdict, changes=changes)
+    checks = _checks(a, b, old, new)
+    before, after = old.all.rates.output_tok_s, new.all.rates.output_tok_s
+    gain = 100 * (after / before - 1) if before and after is not None else None
+    return Comparison(
+        names,
+        old,
+        new,
+        [],
+        checks,
+        gain,
+        _verdict(names[1], checks, gain),
+        _decision(names, checks, gain, changes),
+        _not_shown(a, b, new),
+        changes,
+    )
+
+
+def _checks(a: Trace, b: Trace, old: Summary, new: Summary) -> list[Check]:
+    checks = []
+    for name, limits in old.limits.items():
+        if name not in old.classes:
+            continue
+        wanted = (
+            ("TTFT", "ttft", limits.ttft_ms, PERCENTILE),
+            ("gap", "itl", limits.gap_ms, limits.gap_percentile),
+            ("TPOT", "tpot", limits.tpot_ms, PERCENTILE),
+            ("E2E", "e2e", limits.e2el_ms, PERCENTILE),
+        )
+        for label, figure, limit, p in wanted:
+            if limit is not None:
+                values = [_figure(summary, name, figure, p) for summary in (old, new)]
+                checks.append(Check(name, f"{label} p{p:g}", limit, *values))
+    return checks
+
+
+def _figure(summary: Summary, class_name: str, figure: str, p: float) -> float | None:
+    """A percentile over the completed requests of a class, times from the intended send."""
+    from llmlab.measure.stats import percentile
+
+    samples: list[float] = []
+    for m in summary.requests:
+        if m.class_name != class_name or m.outcome != "completed":
+            continue
+        value = getattr(m, figure)
+        if figure == "itl":
+            samples += m.event_gaps if value is None else value
+        else:
+            scheduled = getattr(m, f"{figure}_from_schedule", None)
+            value = value if scheduled is None else scheduled
+            samples += [] if value is None else [value]
+    return percentile(samples, p)
+
+
+def _class_rows(
+    name: str, old: Group, new: Group, checks: list[Check]
+) -> list[tuple[str, str, str, str, str]]:
+    rows = [
+        _row(f"{name}: {c.figure}, ms", c.baseline, c.trial, c.limit)
+        for c in checks
+        if c.class_name == name
+    ]
+    judged = {c.figure for c in checks if c.class_name == name}
+    for label, figure in (("TTFT", "ttft"), ("gap", "itl"), ("E2E", "e2e")):
+        if f"{label} p95" not in judged:
+            rows.append(_row(f"{name}: {label} p95, ms", old[figure].p95, new[figure].p95, None))
+    return rows
+
+
+def _row(
+    label: str, old: float | None, new: float | None, limit: float | None
+) -> tuple[str, str, str, str, str]:
+    change = f"{100 * (new / old - 1):+.1f} %" if old and new is not None else "–"
+    held = ""
+    if limit is not None:
+        held = f"{show(limit)} " + ("holds" if new is None or new <= limit else "MISSED")
+    return label, show(old), show(new), change, held
+
+
+def _verdict(trial: str, checks: list[Check], gain: float | None) -> str:
+    moved = "an unknown change of" if gain is None else f"{gain:+.1f} %"
+    if not checks:
+        return f"No limits were stated, so no verdict: {trial} has {moved} output tokens/s."
+    missed = [c for c in checks if not c.trial_holds]
+    if not missed:
+        return f"{trial} meets every limit with {moved} output tokens/s."
+    said = ", ".join(
+        f"{c.class_name} {c.figure} {show(c.trial)} > {show(c.limit)} ms" for c in missed
+    )
+    return f"{trial} fails with {moved} output tokens/s: {said}."
+
+
+def _decision(
+    names: tuple[str, str],
+    checks: list[Check],
+    gain: float | None,
+    changes: list[tuple[str, Any, Any]],
+) -> str:
+    """The sentence a team can act on, from what was missed."""
+    missed = [c for c in checks if not c.trial_holds]
+    gaps = [c for c in missed if c.figure.startswith(("gap", "TPOT"))]
+    setting = _changed(changes)
+    if gaps:
+        what = "the same workload with smaller prompt chunks"
+        why = f"prompt work delays the decode steps of {gaps[0].class_name}"
+    elif missed:
+        what = "the same workload with more prompt tokens a step, or fewer requests a second"
+        why = f"{missed[0].class_name} waits too long for its {missed[0].figure.split()[0]}"
+    elif not checks:
+        what, why = "the same workload with limits stated", "a rate alone says nothing to a user"
+    elif gain is not None and gain > 0:
+        what = f"{names[1]} ({setting}) under a burst of the same mix"
+        why = f"it meets every limit with {gain:+.1f} % output tokens/s"
+    else:
+        what = f"another setting than {names[1]} ({setting})"
+        why = "it meets every limit and gains nothing"
+    return f"For the stated mix and targets, test {what} next because {why}."
+
+
+def _not_shown(a: Trace, b: Trace, trial: Summary) -> list[str]:
+    lines = []
+    thin = [group.name for group in trial.classes.values() if group["ttft"].thin_p99]
+    if thin:
+        lines.append(f"p99: fewer than 100 requests ({', '.join(thin)})")
+    lines.append("run-to-run spread: one run of each setting")
+    lines.append("a cold model: first requests after a start")
+    lines.append("overload: arrivals beyond this rate, or after losing a replica")
+    lines.append("other mixes and other lengths")
+    if a.simulated and b.simulated:
+        lines.append("a real machine: both runs are simulated")
+    return lines
+
+
+def _changes(a: dict[str, Any], b: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Settings that differ: what the traces say of model, machine, scheduler and config."""
+    said = ("model", "hardware", "tensor_parallel", "precision", "policy", "scheduler")
+    flat = [
+        {key: meta.get(key) for key in said}
+        | (meta["config"] if isinstance(meta.get("config"), dict) else {})
+        for meta in (a, b)
+    ]
+    keys = dict.fromkeys([*flat[0], *flat[1]])
+    pairs = ((key, flat[0].get(key), flat[1].get(key)) for key in keys)
+    return [(key, old, new) for key, old, new in pairs if old != new]
+
+
+def _changed(changes: list[tuple[str, Any, Any]]) -> str:
+    if not changes:
+        return "no setting that the traces record"
+    return ", ".join(f"{key} {old} → {new}" for key, old, new in changes)
