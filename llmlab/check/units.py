@@ -34,6 +34,8 @@ gap = [gap] = gaps
 step = [step] = steps
 block = [block] = blocks
 expert = [expert] = experts
+chunk = [chunk] = chunks
+stall = [stall] = stalls
 flop = [operation] = FLOP = flops = FLOPs
 gigaflop = 1000000000 * flop = GFLOP
 teraflop = 1000000000000 * flop = TFLOP
