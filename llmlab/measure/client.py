@@ -167,22 +167,32 @@ class LoadClient:
             self.trace.meta["t_start"] = start
             pacing = self._pace(http, calls, limit, start)
             tasks: set[asyncio.Task[None]] = set()
+            bugs: list[BaseException] = []
+
+            def over(task: asyncio.Task[None]) -> None:
+                tasks.discard(task)
+                if not task.cancelled() and (bug := task.exception()) is not None:
+                    bugs.append(bug)
+
             try:
                 async with asyncio.timeout(duration_s):
                     async for task in pacing:
                         tasks.add(task)
-                        task.add_done_callback(tasks.discard)
+                        task.add_done_callback(over)
             except TimeoutError:
                 self._stop_sending = True
             try:
                 if self._stop_sending and not drain:
                     self._cut(tasks)
-                await asyncio.gather(*tasks)
+                while tasks:
+                    await asyncio.wait(tasks)
             finally:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
                 self._close_books()
+        if bugs:
+            raise bugs[0]
         return self.trace
 
     async def _pace(
@@ -231,8 +241,14 @@ class LoadClient:
             async with asyncio.timeout(patience):
                 await limit.acquire()
         except TimeoutError:
-            record.outcome, record.reason = "cancelled_before_send", "scripted"
-            record.t_end = self.clock()
+            self._never_sent(record, "scripted")
+        except asyncio.CancelledError:
+            self._never_sent(record, record.reason or "interrupted")
+            raise
+
+    def _never_sent(self, record: RequestRecord, reason: str) -> None:
+        record.outcome, record.reason = "cancelled_before_send", reason
+        record.t_end = self.clock()
 
     def keep(self, request_id: str, text: str) -> None:
         if self._keep_text:
