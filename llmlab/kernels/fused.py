@@ -21,7 +21,7 @@ import triton.language as tl
 from llmlab.kernels.kv_write import kv_write_spec
 from llmlab.kernels.launch import Launch, cdiv, next_power_of_2, require_last_stride_1
 from llmlab.kernels.norm import rms_norm_spec
-from llmlab.kernels.rope import check_table, rope_spec, rotate, tokens_per_program
+from llmlab.kernels.rope import check_table, rope_spec, rotate, rows_and_warps
 
 
 def rope_and_write_spec(
@@ -78,7 +78,7 @@ def rope_and_write_kernel(
     NORM: tl.constexpr,
 ):
     t = (tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)).to(tl.int64)
-    head = tl.program_id(1)
+    head = tl.program_id(1).to(tl.int64)
     i = tl.arange(0, HALF_PAD)[None, :]
     live = t < num_tokens
     mask = live[:, None] & (i < HALF)  # [BLOCK_T, D / 2]
@@ -139,7 +139,7 @@ def rope_and_write_launch(
     """One program a head of q, k and v and BLOCK_T tokens."""
     num_tokens, all_heads, dim = qkv.shape
     kv_heads = k_cache.shape[2]
-    block = tokens_per_program(num_tokens)
+    block, warps = rows_and_warps(num_tokens, dim)
     norm = q_weight is not None
     args: dict[str, Any] = {
         "qkv": qkv,
@@ -169,7 +169,6 @@ def rope_and_write_launch(
         "NORM": norm,
     }
     grid = (cdiv(num_tokens, block), all_heads)
-    warps = 4 if block > 1 else 1
     return Launch(rope_and_write_kernel, grid, args, constants, num_warps=warps)
 
 

@@ -58,7 +58,7 @@ def kv_write_kernel(
         return
     block = slot // PAGE
     offset = slot % PAGE
-    h = tl.arange(0, HEADS_PAD)[:, None]
+    h = tl.arange(0, HEADS_PAD)[:, None].to(tl.int64)
     d = tl.arange(0, D_PAD)[None, :]
     mask = (h < HEADS) & (d < D)  # [Hkv, D]
     key = tl.load(k + row * k_stride_t + h * k_stride_h + d, mask=mask)

@@ -84,8 +84,8 @@ def decode_kernel(
     )
     table = block_table + r * table_stride
     key = tl.arange(0, BLOCK_N)
-    k_cache += kv_head * k_stride_h
-    v_cache += kv_head * v_stride_h
+    k_cache += kv_head.to(tl.int64) * k_stride_h
+    v_cache += kv_head.to(tl.int64) * v_stride_h
 
     m = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
     l = tl.zeros([BLOCK_M], dtype=tl.float32)
@@ -177,7 +177,9 @@ def decode_launches(
     """
     requests, heads, dim = context_len.shape[0], q.shape[1], q.shape[2]
     kv_heads = k_cache.shape[2]
-    tiles = tiles or decode_tiles(arch or capability(q.device), heads // kv_heads, q.element_size())
+    if tiles is None:
+        chip = arch or capability(q.device)
+        tiles = decode_tiles(chip, heads // kv_heads, dim, q.element_size())
     target, lse = out, out
     if splits > 1:
         kind = {"dtype": torch.float32, "device": q.device}

@@ -119,8 +119,8 @@ def prefill_kernel(
     table = block_table + r.to(tl.int64) * table_stride
     key = tl.arange(0, BLOCK_N)
     d_mask = (d < D)[None, :]
-    k_cache += kv_head * k_stride_h
-    v_cache += kv_head * v_stride_h
+    k_cache += kv_head.to(tl.int64) * k_stride_h
+    v_cache += kv_head.to(tl.int64) * v_stride_h
 
     m = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
     l = tl.zeros([BLOCK_M], dtype=tl.float32)

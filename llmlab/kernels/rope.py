@@ -55,7 +55,7 @@ def rope_kernel(
     BLOCK_T: tl.constexpr,
 ):
     t = (tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)).to(tl.int64)
-    head = tl.program_id(1)
+    head = tl.program_id(1).to(tl.int64)
     i = tl.arange(0, HALF_PAD)[None, :]
     mask = (t < num_tokens)[:, None] & (i < HALF)  # [BLOCK_T, D / 2]
     position = tl.load(positions + t, mask=t < num_tokens, other=0).to(tl.int64)
@@ -70,15 +70,20 @@ def rope_kernel(
     tl.store(at + HALF, second.to(x.dtype.element_ty), mask=mask)
 
 
-def tokens_per_program(num_tokens: int, sms: int = 64) -> int:
-    """1 while programs are few; 16 once there is enough work, for full 16-byte loads."""
-    return 16 if num_tokens >= 4 * sms else 1
+def rows_and_warps(num_tokens: int, dim: int) -> tuple[int, int]:
+    """(tokens a program, warps): 1 token while programs are few, 16 once there is enough work.
+
+    16 tokens let every thread move 16 bytes at a time (8 half-precision values of each half).
+    """
+    if num_tokens < 256:
+        return 1, 1
+    return 16, max(1, 16 * next_power_of_2(dim // 2) // 256)
 
 
 def rope_launch(x: torch.Tensor, positions: torch.Tensor, table: torch.Tensor) -> Launch:
     """One program a head and BLOCK_T tokens of x [T, H, D], in place."""
     num_tokens, heads, dim = x.shape
-    block = tokens_per_program(num_tokens)
+    block, warps = rows_and_warps(num_tokens, dim)
     args = {
         "x": x,
         "positions": positions,
@@ -90,7 +95,7 @@ def rope_launch(x: torch.Tensor, positions: torch.Tensor, table: torch.Tensor) -
     }
     constants = {"HALF": dim // 2, "HALF_PAD": next_power_of_2(dim // 2), "BLOCK_T": block}
     grid = (cdiv(num_tokens, block), heads)
-    return Launch(rope_kernel, grid, args, constants, num_warps=4 if block > 1 else 1)
+    return Launch(rope_kernel, grid, args, constants, num_warps=warps)
 
 
 def check_table(table: torch.Tensor, dim: int) -> None:

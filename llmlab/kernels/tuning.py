@@ -21,11 +21,11 @@ class Tiles:
     num_stages: int
 
 
-# (sm_90's wgmma wants at least 64 rows for 4 warps; sm_80 has no such rule but fewer bytes of
-# shared memory and no accumulators outside the register file, so its tiles are smaller.)
+# sm_90's wgmma wants at least 64 rows for 4 warps, and sm_100 keeps accumulators outside the
+# registers. On sm_80 a thread of 4 warps cannot hold a 128-row tile without spilling.
 _PREFILL = {
-    (80, 64): Tiles(128, 64, 4, 3),
-    (80, 128): Tiles(64, 32, 4, 3),
+    (80, 64): Tiles(64, 64, 4, 3),
+    (80, 128): Tiles(128, 64, 8, 3),
     (90, 64): Tiles(128, 64, 4, 3),
     (90, 128): Tiles(128, 64, 8, 3),
     (100, 64): Tiles(128, 64, 4, 3),
@@ -45,13 +45,15 @@ def prefill_tiles(arch: int, head_dim: int, element_size: int = 2) -> Tiles:
     return _PREFILL[generation, 64 if head_dim <= 64 else 128]
 
 
-def decode_tiles(arch: int, group: int, element_size: int = 2) -> Tiles:
+def decode_tiles(arch: int, group: int, head_dim: int, element_size: int = 2) -> Tiles:
     """Tiles of the decode kernel: block_m holds the G query heads of one key head.
 
-    A product of fewer than 16 rows is padded by the hardware, not by us: 4 rows hold half the
-    registers of 16. Decode waits for memory, so stages matter more than the product.
+    A product of fewer than 16 rows is padded by the hardware, not by us: 4 rows take the fewest
+    registers. Head dims that are padded need 8, with 4 the compiler spills. Decode waits for
+    memory, so tiles in flight matter more than the product.
     """
-    rows = max(4, next_power_of_2(group))
+    padded = head_dim != next_power_of_2(head_dim)
+    rows = max(8 if padded else 4, next_power_of_2(group))
     if element_size > 2:
         return Tiles(max(16, rows), 32, 4, 1)
     return Tiles(rows, 64, 4, 3)

@@ -72,6 +72,7 @@ def test_rows_and_slots_beyond_two_to_the_31_elements_are_found():
         from llmlab.kernels.fused import rope_and_write, rope_and_write_spec
         from llmlab.kernels.kv_write import kv_write
         from llmlab.kernels.norm import rms_norm_launch, rms_norm_spec
+        from llmlab.kernels.paged_attention import paged_attention
         from llmlab.kernels.rope import rope, rope_spec, rope_table
         device = "cuda" if torch.cuda.is_available() else "cpu"
         far, rows, dim = 2**30 + 64, 3, 64
@@ -107,6 +108,20 @@ def test_rows_and_slots_beyond_two_to_the_31_elements_are_found():
         want_k, want_v = torch.zeros_like(small), torch.zeros_like(small)
         want = rope_and_write_spec(qkv, at, at * 2, table, want_k, want_v)
         assert near(q, want) and near(cache[:, 0], want_k[:, 0]) and near(small, want_v)
+
+        # Heads outermost: the third head's offset does not fit in 32 bits.
+        by_head = memory.as_strided((2, 2, rows, dim), (2 * dim, dim, far, 1))
+        at = torch.tensor([1], device=device)
+        k = torch.randn(1, rows, dim).half().to(device)
+        rope_and_write(torch.cat((k, k, k), 1), at * 0, at, table, by_head, by_head)
+        assert torch.equal(by_head[0, 1], k[0])
+        kv_write(k, k, by_head, by_head, at * 0)
+        assert torch.equal(by_head[0, 0], k[0])
+        start, context = at.int() - torch.tensor([1, 0]).int().to(device), at.int()
+        for decodes in (0, 1):
+            page = torch.zeros(1, 1, dtype=torch.int32, device=device)
+            out = paged_attention(k, by_head, by_head, start, context, page, num_decodes=decodes)
+            assert torch.equal(out, k)
     """)
 
 

@@ -176,7 +176,7 @@ def shapes(draw):
 
 @pytest.mark.slow
 @settings(
-    max_examples=40,
+    max_examples=150,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
