@@ -2,11 +2,16 @@
 
 Any callable with `paged_attention`'s signature can take its place: `Engine(model, attention=f)`.
 It must read no slot beyond a request's context: unwritten memory may hold NaN, and 0 * NaN = NaN.
+
+Requests that decode (one query) are computed together in groups of similar context length, the
+others one by one. What depends only on the batch is worked out once and kept in `batch.memo` for
+the other layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +19,35 @@ import torch.nn.functional as F
 from llmlab.engine.batch import Batch
 
 Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Batch], torch.Tensor]
+
+# Slots of padding that cost about as much as the calls of one more group.
+PADDING_FREE = 256
+
+
+@dataclass(slots=True)
+class Decodes:
+    """R requests with one query each, padded to the longest context C among them.
+
+    tokens [R] int64: rows of q; slots [R * C]: where their keys lie, padding repeats the first
+    slot of the request, whose content is finite. mask [R, 1, 1, C]: 0 or -inf; None: no padding.
+    """
+
+    tokens: torch.Tensor
+    slots: torch.Tensor
+    mask: torch.Tensor | None
+
+
+@dataclass(slots=True)
+class Chunk:
+    """One request with n > 1 queries at tokens `start` .. `start + n - 1` over C positions.
+
+    slots [C]; mask [n, C]: True where a query may look; None: the whole prompt at once, n = C.
+    """
+
+    start: int
+    n: int
+    slots: torch.Tensor
+    mask: torch.Tensor | None
 
 
 def paged_attention(
@@ -26,31 +60,107 @@ def paged_attention(
     position c - n + i and sees positions 0 .. c - n + i. Scores are scaled by 1 / sqrt(D). Query
     head h reads key head h // (Hq / Hkv).
     """
+    if "paged_attention" not in batch.memo:
+        batch.memo["paged_attention"] = layout(batch, block_size=k_cache.shape[1])
+    groups, chunks = batch.memo["paged_attention"]
+    k, v = k_cache.flatten(0, 1), v_cache.flatten(0, 1)  # [N * B, Hkv, D]
+    if not chunks and len(groups) == 1:
+        return _decode(q, k, v, groups[0])
     out = torch.empty_like(q)
-    block_size = k_cache.shape[1]
-    start = 0
-    for row, (n, context) in enumerate(zip(batch.query_lens, batch.context_lens, strict=True)):
-        blocks = batch.block_table[row, : -(-context // block_size)]
-        k = k_cache[blocks].flatten(0, 1)[:context]  # [C, Hkv, D]
-        v = v_cache[blocks].flatten(0, 1)[:context]
-        out[start : start + n] = _attend(q[start : start + n], k, v)
-        start += n
+    for group in groups:
+        out[group.tokens] = _decode(q[group.tokens], k, v, group)
+    for chunk in chunks:
+        rows = slice(chunk.start, chunk.start + chunk.n)
+        out[rows] = _prefill(q[rows], k[chunk.slots], v[chunk.slots], chunk.mask)
     return out
 
 
-def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+def _decode(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Decodes) -> torch.Tensor:
+    """q [R, Hq, D], one query a request."""
+    rows, heads, dim = q.shape
+    kv_heads = k.shape[1]
+    # Query heads that share a key head are rows of one product.
+    q = q.view(rows, kv_heads, heads // kv_heads, dim)  # [R, Hkv, G, D]
+    k = k.index_select(0, group.slots).view(rows, -1, kv_heads, dim).transpose(1, 2)
+    v = v.index_select(0, group.slots).view(rows, -1, kv_heads, dim).transpose(1, 2)
+    mask = group.mask
+    if mask is not None:
+        mask = mask.expand(-1, -1, heads // kv_heads, -1)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).reshape(rows, heads, dim)
+
+
+def _prefill(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
+) -> torch.Tensor:
     """q [n, Hq, D] over k, v [C, Hkv, D], whose last n positions are the queries' own."""
     n, heads, dim = q.shape
-    context, kv_heads, _ = k.shape
+    kv_heads = k.shape[1]
     group = heads // kv_heads
-    # Query heads that share a key head become rows of one matrix product.
-    q = q.view(n, kv_heads, group, dim).permute(1, 2, 0, 3).reshape(kv_heads, group * n, dim)
-    mask = None
-    if n > 1:
-        queries = torch.arange(context - n, context, device=q.device)
-        mask = torch.arange(context, device=q.device) <= queries[:, None]  # [n, C]
-        mask = mask.repeat(group, 1)  # [G * n, C]
-    o = F.scaled_dot_product_attention(
-        q[None], k.transpose(0, 1)[None], v.transpose(0, 1)[None], attn_mask=mask
-    )[0]  # [Hkv, G * n, D]
-    return o.view(kv_heads, group, n, dim).permute(2, 0, 1, 3).reshape(n, heads, dim)
+    q = q.view(n, kv_heads, group, dim).permute(1, 2, 0, 3)  # [Hkv, G, n, D]
+    k = k.transpose(0, 1)[:, None].expand(-1, group, -1, -1)  # [Hkv, G, C, D], nothing copied
+    v = v.transpose(0, 1)[:, None].expand(-1, group, -1, -1)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
+    return out.permute(2, 0, 1, 3).reshape(n, heads, dim)
+
+
+def layout(batch: Batch, block_size: int) -> tuple[list[Decodes], list[Chunk]]:
+    """The batch's requests as groups of decodes and single chunks, with their slots and masks."""
+    device = batch.block_table.device
+    starts = [0]
+    for n in batch.query_lens:
+        starts.append(starts[-1] + n)
+    decoding = [r for r, n in enumerate(batch.query_lens) if n == 1]
+    groups = []
+    for rows in similar_lengths(decoding, batch.context_lens):
+        contexts = batch.context_lens
+        slots, valid = _slots(batch, rows, max(contexts[r] for r in rows), block_size)
+        mask = None
+        if not bool(valid.all()):
+            mask = torch.zeros(valid.shape, device=device).masked_fill_(~valid, -torch.inf)
+            mask = mask[:, None, None, :]
+        tokens = torch.tensor([starts[r] for r in rows], device=device)
+        groups.append(Decodes(tokens, slots.flatten(), mask))
+    chunks = []
+    for r, n in enumerate(batch.query_lens):
+        if n > 1:
+            context = batch.context_lens[r]
+            slots, _ = _slots(batch, [r], context, block_size)
+            mask = None
+            if n < context:
+                mask = torch.ones(n, context, dtype=torch.bool, device=device)
+                mask = mask.tril(context - n)
+            chunks.append(Chunk(starts[r], n, slots[0], mask))
+    return groups, chunks
+
+
+def _slots(
+    batch: Batch, rows: Sequence[int], width: int, block_size: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Slots [R, width] of positions 0 .. width - 1 of these requests, and which are real."""
+    device = batch.block_table.device
+    positions = torch.arange(width, device=device)
+    contexts = torch.tensor([batch.context_lens[r] for r in rows], device=device)
+    valid = positions < contexts[:, None]
+    # Padding looks at position 0: it is masked, but what is read there must be finite.
+    positions = torch.where(valid, positions, 0)
+    table = batch.block_table[torch.tensor(rows, device=device)].long()
+    blocks = table.gather(1, positions // block_size)
+    return blocks * block_size + positions % block_size, valid
+
+
+def similar_lengths(rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+    """Groups of rows whose padding to the group's longest is small; all in one, in order, if it is.
+
+    Longest first; a row that would bring the padding over an eighth of the real slots (and over
+    PADDING_FREE) begins a new group.
+    """
+    groups: list[list[int]] = []
+    longest = padding = real = 0
+    for row in sorted(rows, key=lambda r: -lengths[r]):
+        more = longest - lengths[row]
+        if not groups or padding + more > max(PADDING_FREE, (real + lengths[row]) // 8):
+            groups.append([])
+            longest, padding, real, more = lengths[row], 0, 0, 0
+        groups[-1].append(row)
+        padding, real = padding + more, real + lengths[row]
+    return [sorted(group) for group in groups]

@@ -7,8 +7,9 @@ begins. A row of `block_table` beyond a request's own blocks is 0 and must not b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import torch
 
@@ -26,6 +27,7 @@ class Batch:
     block_table [R, M] int32: its blocks in order of position.
     sample_rows [S] int64: rows of the T tokens whose logits are wanted.
     query_lens, context_lens: the same lengths as plain lists, for code that loops in Python.
+    memo: what an attention works out from the batch alone, kept from layer to layer.
     """
 
     input_ids: torch.Tensor
@@ -37,6 +39,7 @@ class Batch:
     sample_rows: torch.Tensor
     query_lens: list[int]
     context_lens: list[int]
+    memo: dict[str, Any] = field(default_factory=dict)
 
     @property
     def num_tokens(self) -> int:
