@@ -21,9 +21,10 @@
 # The first load unpacks the model and keeps the result on disk; the next one takes a few seconds.
 
 # %% name="load"
-from llmlab.check import check
+from llmlab.check import check, current_student, find_item
 from llmlab.config import EngineConfig
 from llmlab.engine import Engine, load_model
+from llmlab.measure.own_run import check_own
 from llmlab.sched import SamplingParams
 from llmlab.viz.notebook import loading_bar
 from llmlab.viz.panels import KnobPanel, RequestPanel, WorksheetPanel, show_request
@@ -137,30 +138,111 @@ for prompt_tokens, output_tokens in [(32, 8), (256, 8), (32, 32)]:
 # the preprocessing too) and "prefill is always limited by arithmetic, decode always by memory"
 # (the next lab measures it, and finds both exceptions).
 
+# %% [markdown] name="own" covers=["A3", "C10"]
+# ## Your own numbers
+#
+# Now compute the four numbers of *your* last run yourself, from the raw stamps that the engine kept.
+# `sent` and `stamps` are in milliseconds; `stamps` holds one entry per token. Replace each `...`.
+
+# %% name="own_stamps"
+record = list(engine.trace.requests.values())[-1]
+sent = record.t_send / 1e6
+stamps = [event.t / 1e6 for event in record.events]
+print(f"{record.prompt_tokens} prompt tokens, {len(stamps)} output tokens")
+print(f"sent at {sent:.1f} ms, first token at {stamps[0]:.1f} ms, last at {stamps[-1]:.1f} ms")
+
+# %% name="own_ttft" covers=["C10"]
+### BEGIN SOLUTION stub: my_ttft_ms = ...
+my_ttft_ms = stamps[0] - sent
+### END SOLUTION
+check_own(record, "ttft", my_ttft_ms)
+
+# %% name="own_tpot" covers=["C10"]
+### BEGIN SOLUTION stub: my_tpot_ms = ...
+my_tpot_ms = (stamps[-1] - stamps[0]) / (len(stamps) - 1)
+### END SOLUTION
+check_own(record, "tpot", my_tpot_ms)
+
+# %% name="own_e2e" covers=["C10"]
+### BEGIN SOLUTION stub: my_e2e_ms = ...
+my_e2e_ms = stamps[-1] - sent
+### END SOLUTION
+check_own(record, "e2e", my_e2e_ms)
+
+# %% name="own_rate" covers=["C10"]
+### BEGIN SOLUTION stub: my_rate_tokens_per_s = ...
+my_rate_tokens_per_s = 1000 / my_tpot_ms
+### END SOLUTION
+check_own(record, "rate", my_rate_tokens_per_s)
+
 # %% [markdown] name="sheet" covers=["A3", "B11", "B12", "C10"]
 # ## Worksheet
 #
-# Work on paper or in Python; type a number with its unit (`400 ms`, `0.4 s`). Every answer is checked
-# at once. A wrong one names the mistake if it is a known one, and hints go deeper each time.
+# Work on paper or in Python; type a number with its unit (`12 ms`, `0.012 s`). Every answer is checked
+# at once. A wrong one is named if it is a known mistake, and hints go deeper each time.
+#
+# The items assume one visible token per gap.
 
-# %% name="sheet_panel"
-worksheet = WorksheetPanel("two_phases")
+# %% name="sheet_panel" covers=["A3", "B11", "B12", "C10"]
+worksheet = WorksheetPanel("a3", "b11", "b12", "c10")
 worksheet
 
 # %% [markdown] name="in_code"
-# ### The same in code
-#
-# Fill in the blanks; each cell checks itself. First the worked example: a request waits 120 ms, is
-# preprocessed for 30 ms and prefilled for 250 ms. Its 50 tokens then come with gaps of 20 ms.
+# Prefer code to a form? The same items take an answer from a cell. Here are the first two; the
+# story and its numbers are printed, and `numbers` holds them by name.
+
+# %% name="b11_story"
+item = find_item("B11.ttft")
+numbers = item.parameters_for(current_student())
+print(item.prompt_for(current_student()))
+print(find_item("B11.e2e").prompt_for(current_student()))
+numbers
 
 # %% name="b11_ttft" covers=["B11"]
 ### BEGIN SOLUTION stub: ttft_ms = ...
-ttft_ms = 120 + 30 + 250
+ttft_ms = numbers["wait"] + numbers["preprocessing"] + numbers["prefill"]
 ### END SOLUTION
 check("B11.ttft", ttft_ms)
 
 # %% name="b11_e2e" covers=["B11"]
 ### BEGIN SOLUTION stub: e2e_ms = ...
-e2e_ms = 120 + 30 + 250 + (50 - 1) * 20
+e2e_ms = ttft_ms + (numbers["tokens"] - 1) * numbers["gap"]
 ### END SOLUTION
 check("B11.e2e", e2e_ms)
+
+# %% name="worked" tags=["solution-only"] covers=["A3", "B11", "B12", "C10"]
+# Every item of the worksheet with its formula, checked like a student's answer.
+from llmlab.check import load_worksheet
+from llmlab.check.solution import solution
+
+for sheet in ("a3", "b11", "b12", "c10"):
+    for item in load_worksheet(sheet):
+        result = check(item.id, solution(item.id, current_student()))
+        print(f"{result.glyph} {item.id:<22} = {item.spec.answer}")
+        assert result.state == "correct", item.id
+
+# %% [markdown] name="wrap" covers=["A0", "A1", "A2", "A3", "C2"]
+# ## Wrap-up
+#
+# Back to the question you answered before you began. The short answer:
+#
+# > Two phases. **Prefill** computes the whole prompt in one or a few passes, writes its keys and
+# > values to the cache and gives the first token. **Decode** makes one token per pass, each pass
+# > reading all weights and the request's cache. On the dashboard: TTFT for the first, TPOT and the
+# > ITL's P99 for the second, output tokens/s for the machine.
+#
+# The full answer adds what you saw. TTFT is more than prefill: queue and preprocessing stand before
+# it, and on a busy server the queue can be most of it. Prefill does a lot of arithmetic per byte it
+# reads; decode reads every weight for one token per request, so on a dense model more requests in
+# a step cost little until a knee. Which limit holds where is a measurement, not a rule.
+#
+# What did your own answer miss? Write it down: it is what you will remember.
+#
+# **Interview questions this lab prepares**
+#
+# - Which number matters most to someone who reads a long answer, and which shows stalls?
+# - A request has 21 tokens. How many gaps? Why is it not 21?
+# - The queue doubles. Which of the four numbers change, and by how much?
+# - Why can the prompt be computed in parallel, but not the answer?
+#
+# Next: lab 02 measures the two phases against the limits of your machine.

@@ -153,9 +153,10 @@ def check_labs(root: Path) -> dict[str, Any]:
 
 def items_cover() -> set[str]:
     """Curriculum ids that the worksheets and questions cover."""
-    from llmlab.check import load_items
+    from llmlab.check.library import items, questions
 
-    return {covered for item in load_items().values() for covered in item.covers}
+    every = [*items().values(), *questions().values()]
+    return {covered for entry in every for covered in entry.covers}
 
 
 def _by_number(identifier: str) -> tuple[str, int]:
