@@ -15,6 +15,7 @@ import psutil
 import torch
 
 from llmlab.config import EngineConfig
+from llmlab.engine.model import PackedLinear, can_pack
 from llmlab.perf.cost import CostModel, Precision, StepShape, trace_shapes
 from llmlab.perf.hardware import Hardware
 from llmlab.perf.machine import THIS_MACHINE, Measured, cpu_name
@@ -55,21 +56,20 @@ def measure_ceilings(
 ) -> Ceilings:
     """Read bandwidth (a large sum) and matrix rate (a large square product), several times each.
 
-    The CPU computes in fp32 only: that is what the engine does there, whatever weights are
-    stored as. On CUDA also in 16 bit.
+    The CPU computes in fp32 whatever weights are stored as; there "fp16" is the product with
+    packed 16 bit weights that the engine uses, where this torch has it.
     """
     if repeats < 1:
         raise ValueError(f"repeats = {repeats}: must be a whole number >= 1")
     say = progress or (lambda what: None)
     say("memory bandwidth")
     bandwidth = _bandwidth(device, repeats)
-    dtypes = {"fp32": torch.float32}
-    if device != "cpu":
-        dtypes |= {"fp16": torch.float16, "bf16": torch.bfloat16}
     rates = {}
-    for name, dtype in dtypes.items():
+    for name, product in _products(device).items():
         say(f"matrix rate, {name}")
-        rates[name] = _matrix_rate(device, dtype, repeats)
+        n = 2048 if device == "cpu" else 8192
+        seconds = _times(product(n), device, repeats)
+        rates[name] = Measured(tuple(2 * n**3 / s for s in seconds))
     return Ceilings(device, _device_name(device), _device_memory(device), bandwidth, rates)
 
 
@@ -92,12 +92,30 @@ def _bandwidth(device: str, repeats: int) -> Measured:
     return Measured(tuple(4 * count / s for s in seconds))
 
 
-def _matrix_rate(device: str, dtype: torch.dtype, repeats: int) -> Measured:
-    """FLOP/s of a square product: 2 n^3 operations."""
-    n = 2048 if device == "cpu" else 8192
-    a = torch.rand(n, n, device=device).to(dtype)
-    seconds = _times(lambda: a @ a, device, repeats)
-    return Measured(tuple(2 * n**3 / s for s in seconds))
+Product = Callable[[int], Callable[[], Any]]
+
+
+def _products(device: str) -> dict[str, Product]:
+    """By dtype of the weights: a function that prepares a square n x n product to be timed."""
+
+    def plain(dtype: torch.dtype) -> Product:
+        def prepare(n: int) -> Callable[[], Any]:
+            a = torch.rand(n, n, device=device).to(dtype)
+            return lambda: a @ a
+
+        return prepare
+
+    def packed(n: int) -> Callable[[], Any]:
+        a = torch.rand(n, n)
+        product = PackedLinear(a)
+        return lambda: product(a)
+
+    products = {"fp32": plain(torch.float32)}
+    if device != "cpu":
+        products |= {"fp16": plain(torch.float16), "bf16": plain(torch.bfloat16)}
+    elif can_pack():
+        products["fp16"] = packed
+    return products
 
 
 def _times(run: Callable[[], Any], device: str, repeats: int) -> list[float]:
@@ -139,8 +157,8 @@ def engine_precision(model: Any) -> Precision:
 def calibration_loads(context: int) -> list[tuple[int, int, int]]:
     """(requests, prompt tokens, output tokens) of each small run: prefills and decodes of many
     widths and context lengths, so that every constant moves some of the durations."""
-    loads = [(1, 16, 12), (1, 512, 6), (2, 128, 8), (4, 256, 8), (8, 64, 8), (16, 32, 8)]
-    loads += [(16, 256, 6), (32, 64, 6), (64, 16, 6), (6, 900, 4)]
+    loads = [(1, 16, 12), (8, 64, 8), (1, 512, 6), (16, 32, 8), (2, 128, 8), (64, 16, 6)]
+    loads += [(4, 256, 8), (32, 32, 6), (2, 900, 6), (16, 128, 6)]
     return [(r, min(p, context - o), o) for r, p, o in loads if context > o + 1]
 
 
@@ -171,7 +189,7 @@ def time_engine_steps(
             steps.append(TimedStep(shape, (step.t_end - step.t_start) / 1e9))
         if time.perf_counter() >= deadline:
             break
-    return steps[4:]
+    return steps[4:]  # without the warm-up
 
 
 def median_by_shape(steps: Sequence[TimedStep]) -> list[TimedStep]:

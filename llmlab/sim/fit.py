@@ -11,15 +11,17 @@ rest, and the pull is part of the record. No torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llmlab.perf.cost import CostModel, StepShape
+from llmlab.perf.hardware import Hardware
 from llmlab.sim.published import Row, predict
-from llmlab.sim.step_time import Constants
+from llmlab.sim.step_time import Constants, StepTime
 
 # Acceptable error by metric, as a fraction: what a unit of loss is.
 TOLERANCE = {"tpot_ms": 0.05, "output_rate": 0.05, "ttft_ms": 0.25}
@@ -44,10 +46,12 @@ PRIORS = {
 }
 
 
-def constants_at(point: NDArray[np.float64], base: Constants) -> Constants:
+def constants_at(
+    point: NDArray[np.float64], base: Constants, priors: Mapping[str, Prior] = PRIORS
+) -> Constants:
     """Constants from a point in the space of log ratios to the defaults."""
     values = {}
-    for (name, prior), log_ratio in zip(PRIORS.items(), point, strict=True):
+    for (name, prior), log_ratio in zip(priors.items(), point, strict=True):
         value = prior.value * math.exp(float(log_ratio))
         values[name] = min(value, 0.98) if name.endswith("_efficiency") else value
     return Constants(**{**asdict(base), **values})
@@ -119,9 +123,50 @@ def nelder_mead(
     return best_point, best
 
 
+STEP_PRIORS = {
+    "compute_efficiency": Prior(0.6, 0.5),
+    "bandwidth_efficiency": Prior(0.7, 0.5),
+    "attention_compute_efficiency": Prior(0.3, 1.0),
+    "attention_bandwidth_efficiency": Prior(0.3, 1.0),
+    "step_overhead": Prior(2e-3, 1.5),
+    "request_overhead": Prior(1e-3, 1.5),
+}
+
+
+def fit_steps(
+    steps: Sequence[tuple[StepShape, float]], cost: CostModel, hardware: Hardware
+) -> tuple[Constants, float]:
+    """Constants that predict measured steps, and the median absolute error they leave.
+
+    steps: (shape, seconds). The loss is the sum of absolute log errors, so that a step that the
+    operating system interrupted pulls no harder than any other. A local engine has neither
+    network nor front end: both are zero.
+    """
+    if len(steps) < len(STEP_PRIORS):
+        raise ValueError(f"steps: {len(steps)} measured, at least {len(STEP_PRIORS)} are needed")
+    base = Constants(preprocess=0.0, network=0.0)
+
+    def at(point: NDArray[np.float64]) -> Constants:
+        return constants_at(point, base, STEP_PRIORS)
+
+    def errors(point: NDArray[np.float64]) -> list[float]:
+        predicted = StepTime(cost, hardware, at(point))
+        return [abs(math.log(predicted.seconds(shape) / measured)) for shape, measured in steps]
+
+    def total(point: NDArray[np.float64]) -> float:
+        pull = zip(STEP_PRIORS.values(), point, strict=True)
+        return sum(errors(point)) + sum((float(x) / p.spread) ** 2 for p, x in pull) / 10
+
+    point = np.zeros(len(STEP_PRIORS))
+    for size in (0.5, 0.3, 0.1):  # start anew from the best point: a simplex can stall
+        point, _ = nelder_mead(total, point, 200, size)
+    return at(point), float(np.expm1(np.median(errors(point))))
+
+
 def rounded(constants: Constants) -> dict[str, float]:
     """Constants with four digits: what is written is what is used."""
-    return {name: float(f"{value:.4g}") for name, value in asdict(constants).items()}
+    values = asdict(constants).items()
+    return {name: float(f"{value:.4g}") for name, value in values if value is not None}
 
 
 def fit_group(rows: Sequence[Row]) -> dict[str, Any]:

@@ -8,6 +8,8 @@ The constants are data, fitted once per device and engine (`data/step_time.yaml`
 machine's own from `llmlab calibrate`). What each stands for:
 
   compute_efficiency, bandwidth_efficiency   share of the stated peak that real kernels reach
+  attention_compute_efficiency, attention_bandwidth_efficiency   the same for attention, where it
+                     differs (an engine that gathers pages before it multiplies); None: the same
   step_overhead      launching kernels and running the scheduler, once per step
   request_overhead   sampling, scheduling and streaming work per request in the step
   expert_overhead    routing and the small kernels around the experts, once per MoE layer
@@ -51,10 +53,14 @@ class Constants:
     preprocess: float = 5e-3
     preprocess_per_token: float = 0.0
     network: float = 0.0
+    attention_compute_efficiency: float | None = None
+    attention_bandwidth_efficiency: float | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
+            if value is None and field.default is None:
+                continue
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             number = number and math.isfinite(value)
             if field.name.endswith("_efficiency"):
@@ -97,12 +103,13 @@ class StepTime:
         self.hardware = hardware
         self.constants = constants
         self._flops = hardware.flops(cost.precision.weights) * constants.compute_efficiency
-        # Attention multiplies cached values, which are widened to 16 bit at least.
-        kv_rate = "fp16" if cost.precision.weights != "fp32" else "fp32"
-        attention_flops = hardware.flops(kv_rate) * constants.compute_efficiency
         self._bandwidth = hardware.bandwidth * constants.bandwidth_efficiency
-        self._pair_seconds = cost.pair_flops / attention_flops
-        self._kv_seconds = cost.kv_bytes / self._bandwidth
+        # Attention multiplies cached values; narrower ones are widened to 16 bit.
+        rate = hardware.flops("fp32" if cost.precision.kv == "fp32" else "fp16")
+        rate *= constants.attention_compute_efficiency or constants.compute_efficiency
+        self._pair_seconds = cost.pair_flops / rate
+        share = constants.attention_bandwidth_efficiency or constants.bandwidth_efficiency
+        self._kv_seconds = cost.kv_bytes / (hardware.bandwidth * share)
         self._allreduce = self._allreduce_seconds()
         self._base_cache: dict[tuple[int, int, int], float] = {}
 
