@@ -29,6 +29,14 @@ def guarded_protocol(header_timeout: float, write_timeout: float) -> type[H11Pro
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
+            self._time_headers()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._time_headers()
+
+        def _time_headers(self) -> None:
+            """The clock runs while a part of a request's headers is there, and no longer."""
             if self.conn.their_state is not h11.IDLE:
                 _cancel(self._header_timer)
                 self._header_timer = None

@@ -1,0 +1,142 @@
+"""256 streams at once on the tiny model: nothing lost, nothing doubled, nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import time
+
+import psutil
+import pytest
+
+from llmlab.config import EngineConfig
+from llmlab.engine import Engine, load_model
+from llmlab.measure.client import Call, Endpoint, LoadClient
+from llmlab.measure.metrics import summarize
+from llmlab.sched.request import SamplingParams
+from llmlab.serve.server import running
+from llmlab.serve.settings import ServeConfig
+
+STREAMS = 256
+KINDS = 64  # different prompts; each stream's text is compared with its solo run
+CONFIG = EngineConfig(max_num_seqs=256, num_blocks=2048, max_num_batched_tokens=1024)
+
+
+def solo_texts(model) -> dict[int, str]:
+    engine = Engine(model, CONFIG)
+    return {
+        kind: "".join(o.text for o in engine.stream(prompt(kind), params(kind)))
+        for kind in range(KINDS)
+    }
+
+
+def prompt(kind: int) -> list[int]:
+    rng = random.Random(kind)
+    return [rng.randrange(32, 127) for _ in range(rng.randrange(4, 60))]
+
+
+def params(kind: int) -> SamplingParams:
+    return SamplingParams(temperature=1.0, seed=kind, max_tokens=16 + kind % 17, ignore_eos=True)
+
+
+def calls(seconds: float) -> list[Call]:
+    """More than can be sent in the time; every eighth client leaves early."""
+    made = []
+    for i in range(int(4000 * seconds)):
+        kind = i % KINDS
+        body = {"temperature": 1.0, "seed": kind, "ignore_eos": True}
+        leave = 1 + i % 5 if i % 8 == 7 else None
+        made.append(
+            Call(f"{i}", prompt(kind), 16 + kind % 17, cancel_after_tokens=leave, body=body)
+        )
+    return made
+
+
+def soak(seconds: float) -> dict:
+    model = load_model("tiny")
+    solo = solo_texts(model)
+    engine = Engine(model, CONFIG)
+    config = ServeConfig(port=0, trace_requests=500, trace_steps=500)
+    process = psutil.Process()
+    with running(engine, config) as url:
+        endpoint = Endpoint(url, "tiny", continuous_usage=True)
+        warm = LoadClient(endpoint)
+        asyncio.run(warm.run(calls(1)[:1500], max_concurrency=STREAMS))
+        before = process.memory_info().rss
+        client = LoadClient(endpoint, keep_text=True)
+        asyncio.run(client.run(calls(seconds), max_concurrency=STREAMS, duration_s=seconds))
+        kept = sum(len(text) for text in client.texts.values())
+        grown = process.memory_info().rss - before
+        deadline = time.monotonic() + 5
+        while engine.scheduler.num_blocks_used and time.monotonic() < deadline:
+            time.sleep(0.01)
+    engine.scheduler.check_integrity()
+    records = client.trace.requests
+    wrong = [
+        name
+        for name, record in records.items()
+        if record.outcome == "completed" and client.texts[name] != solo[int(name) % KINDS]
+    ]
+    doubled = [
+        name
+        for name, record in records.items()
+        if record.outcome == "completed"
+        and not (
+            sum(event.k for event in record.events)
+            == record.completion_tokens
+            == 16 + int(name) % KINDS % 17
+        )
+    ]
+    group = summarize(client.trace).all
+    return {
+        "seconds": seconds,
+        "streams": STREAMS,
+        "completed": group.counts.completed,
+        "cancelled": group.counts.cancelled,
+        "failed": group.counts.failed + group.counts.rejected,
+        "concurrency_peak": group.concurrency_peak,
+        "output_tok_s": group.rates.output_tok_s,
+        "ttft_p50_ms": group["ttft"].p50,
+        "itl_p50_ms": group["itl"].p50,
+        "itl_p99_ms": group["itl"].p99,
+        "wrong_texts": len(wrong),
+        "lost_or_doubled": len(doubled),
+        "blocks_left": engine.scheduler.num_blocks_used,
+        "requests_in_server_trace": len(engine.trace.requests),
+        "steps_in_server_trace": len(engine.trace.steps),
+        "rss_growth_mb": grown / 2**20,
+        "kept_text_mb": kept / 2**20,
+    }
+
+
+def check(seconds: float) -> None:
+    figures = soak(seconds)
+    print(json.dumps(figures, indent=2))
+    if path := os.environ.get("LLMLAB_SOAK_OUT"):
+        with open(path, "w", encoding="utf-8") as out:
+            json.dump(figures, out, indent=2)
+    assert figures["concurrency_peak"] == STREAMS
+    assert figures["completed"] > STREAMS
+    assert figures["cancelled"] > 0
+    assert figures["failed"] == 0
+    assert figures["wrong_texts"] == 0
+    assert figures["lost_or_doubled"] == 0
+    assert figures["blocks_left"] == 0
+    assert figures["requests_in_server_trace"] < 500 * 1.1 + 1000
+    assert figures["steps_in_server_trace"] < 500 * 1.1 + 2
+    # The client's own records are most of it: about 6 kB a request, counted apart.
+    assert figures["rss_growth_mb"] < 40 + 0.02 * len(range(figures["completed"]))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_256_streams_for_20_seconds():
+    check(20.0)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(400)
+def test_256_streams_for_60_seconds():
+    check(60.0)
