@@ -30,6 +30,7 @@ from llmlab.trace import RequestRecord, StepRecord, TokenEvent, Trace
 
 NOTE = "simulated: durations are predicted by a cost model, nothing was run"
 CLIENT_LEFT, RUN_ENDED = "client_left", "run_ended"
+SHORTEST_RUN = 3  # steps; shorter runs cost more to prepare than they save
 
 
 class Clock(Protocol):
@@ -267,6 +268,64 @@ class Simulator:
             live.record.outcome, live.record.finish_reason = "completed", request.finish_reason
             self._over(live, self.now + self._network)
 
+    # -- many steps at once -----------------------------------------------------------------
+
     def _take_run(self) -> bool:
-        """Many decode steps at once, if nothing changes meanwhile. False: take one step."""
-        return False
+        """Take the decode steps before the next change at once. False: take one step instead.
+
+        Exactly what as many calls of `_take_step` do: the run ends before the step in which
+        anything could come from outside, end, begin or be preempted.
+        """
+        scheduler: Any = self.scheduler
+        steps = scheduler.steps_until_change()
+        if steps < SHORTEST_RUN:
+            return False
+        decoding: list[Request] = list(scheduler.decoding)
+        if self._leaves_after:
+            steps = min(steps, self._steps_until_leave(decoding))
+        kv_read = sum(r.num_computed_tokens for r in decoding) + len(decoding)
+        durations = self.clock.decode_run_ns(len(decoding), kv_read, steps)
+        ends = self.now + np.cumsum(durations)  # [steps]
+        if self._agenda:
+            steps = int(np.searchsorted(ends, self._agenda[0][0], side="left"))
+        if steps < SHORTEST_RUN:
+            return False
+        stamps: list[int] = ends[:steps].tolist()
+        computed = [r.num_computed_tokens for r in decoding]
+        used = scheduler.advance(steps, [[0] * steps] * len(decoding))
+        if self.record_steps:
+            self._record_run(decoding, computed, stamps, used)
+        self._steps += steps
+        self.now = stamps[-1]
+        self._emit(decoding, [TokenEvent(t + self._network) for t in stamps])
+        return True
+
+    def _steps_until_leave(self, decoding: list[Request]) -> int:
+        """Steps until a client has all the tokens it stays for."""
+        left = (
+            self._leaves_after[r.request_id] - len(r.output_token_ids)
+            for r in decoding
+            if r.request_id in self._leaves_after
+        )
+        return min(left, default=2**31)
+
+    def _record_run(
+        self, decoding: list[Request], computed: list[int], stamps: list[int], used: list[int]
+    ) -> None:
+        names = [r.request_id for r in decoding]
+        waiting = self.scheduler.num_waiting
+        start = self.now
+        for index, (t, blocks) in enumerate(zip(stamps, used, strict=True)):
+            scheduled = [(n, 1, c + index, True) for n, c in zip(names, computed, strict=True)]
+            self.trace.steps.append(
+                StepRecord(
+                    index=self._steps + index,
+                    t_start=start,
+                    t_end=t,
+                    scheduled=scheduled,
+                    blocks_used=blocks,
+                    num_running=len(names),
+                    num_waiting=waiting,
+                )
+            )
+            start = t

@@ -1,0 +1,108 @@
+"""`llmlab calibrate`: fit the simulator's constants to this machine, from real engine steps."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+app = typer.Typer(add_completion=False)
+out = Console()
+err = Console(stderr=True)
+
+EXAMPLES = (
+    "Examples:  llmlab calibrate   ·   llmlab calibrate --json   ·   "
+    "then: llmlab simulate --hardware this-machine --model smollm2-135m"
+)
+
+MEANING = {
+    "compute_efficiency": "of the measured matrix rate",
+    "bandwidth_efficiency": "of the measured read bandwidth",
+    "attention_compute_efficiency": "the same, in attention",
+    "attention_bandwidth_efficiency": "the same, reading cached keys and values",
+    "step_overhead": "once per step",
+    "request_overhead": "per request in a step",
+}
+
+
+@app.command(epilog=EXAMPLES)
+def calibrate(
+    model: Annotated[str, typer.Option(help="Name or path of the model.")] = "smollm2-135m",
+    seconds: Annotated[float, typer.Option(min=5.0, help="Most time for engine steps.")] = 40.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
+) -> None:
+    """Measure this machine and real engine steps (under a minute), fit, and keep the result.
+
+    Close what else computes first: a busy machine is measured as a slow one.
+    """
+    try:
+        if as_json:
+            kept = run(model, seconds)
+        else:
+            with err.status("calibrating") as status:
+                kept = run(model, seconds, lambda what: status.update(f"measuring {what}"))
+    except KeyboardInterrupt:
+        err.print("interrupted: nothing was kept")
+        raise typer.Exit(130) from None
+    except (ValueError, OSError) as error:
+        err.print(f"[red]error:[/red] {error}", soft_wrap=True)
+        raise typer.Exit(2) from None
+    if as_json:
+        print(json.dumps(kept, indent=1))
+    else:
+        show(kept)
+
+
+def run(model_name: str, budget_s: float, progress: Any = None) -> dict[str, Any]:
+    """Measure, fit, save; returns what was saved, with `path` and `took_s`."""
+    from llmlab.engine import load_model
+    from llmlab.perf import calibrate as measured
+    from llmlab.perf.machine import save_machine
+    from llmlab.sim.fit import fit_steps, rounded
+
+    start = time.perf_counter()
+    model = load_model(model_name)
+    ceilings = measured.measure_ceilings("cpu", 5, progress)
+    steps = measured.time_engine_steps(model, budget_s, progress)
+    merged = measured.median_by_shape(steps)
+    cost = measured.cost_model(model)
+    pairs = [(step.shape, step.seconds) for step in merged]
+    constants, error = fit_steps(pairs, cost, ceilings.hardware())
+    content = {
+        "hardware": ceilings.entry(),
+        "constants": rounded(constants),
+        "precision": asdict(cost.precision),
+        "model": model.config.name,
+        "fitted_on": f"{len(steps)} engine steps of {len(merged)} shapes, {model.config.name}",
+        "median_abs_error": round(error, 4),
+    }
+    path = save_machine(content)
+    return {**content, "path": str(path), "took_s": round(time.perf_counter() - start, 1)}
+
+
+def show(kept: dict[str, Any]) -> None:
+    """Print what was fitted; fits 80 columns."""
+    hardware = kept["hardware"]
+    table = Table(box=None, pad_edge=False)
+    table.add_column("constant")
+    table.add_column("value", justify="right")
+    table.add_column("what it is")
+    for name, meaning in MEANING.items():
+        value = kept["constants"].get(name)
+        if value is not None:
+            text = f"{value:.0%}" if name.endswith("efficiency") else f"{value * 1e3:.2f} ms"
+            table.add_row(name, text, meaning)
+    out.print(table)
+    rates = ", ".join(f"{v * 1e3:,.0f} GFLOP/s {k}" for k, v in hardware["peak_tflops"].items())
+    out.print(f"ceilings: {hardware['bandwidth_gb_s']:.1f} GB/s read, {rates}", soft_wrap=True)
+    out.print(
+        f"fitted on {kept['fitted_on']}: median error {kept['median_abs_error']:.1%}, "
+        f"in {kept['took_s']:.0f} s",
+        soft_wrap=True,
+    )
+    out.print(f"kept in {kept['path']}", soft_wrap=True)
