@@ -22,12 +22,15 @@ class StepPlan:
     """One step. `scheduled` holds (request, n) once per request, decodes first under Chunked.
 
     `sampled`: the scheduled requests whose known tokens are all computed after this step, in
-    the order of `scheduled`; exactly these get a new token.
+    the order of `scheduled`; exactly these get a new token. `budget`: tokens left over.
+    `known_sampled`: a scheduler that knows `sampled` as it plans may put it here.
     """
 
     scheduled: list[tuple[Request, int]] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
     cache_hit_tokens: int = 0
+    budget: int = 0
+    known_sampled: list[Request] | None = field(default=None, repr=False)
 
     @property
     def num_tokens(self) -> int:
@@ -35,6 +38,8 @@ class StepPlan:
 
     @property
     def sampled(self) -> list[Request]:
+        if self.known_sampled is not None:
+            return self.known_sampled
         return [r for r, n in self.scheduled if r.num_computed_tokens + n == r.num_tokens]
 
 

@@ -92,10 +92,12 @@ class RequestStatus(Enum):
 class Request:
     """One request. Identity, not content, makes two requests equal.
 
-    priority: small = urgent, used by policy "priority". arrival: order of `add`, set by the
-    scheduler. block_ids: the block table, in order of position. max_tokens: resolved at the door.
-    finish_reason: None while alive, then "stop", "length", "abort" (vLLM's words).
+    priority: small = urgent, used by policy "priority". block_ids: the block table, in order of
+    position. finish_reason: None while alive, then "stop", "length", "abort" (vLLM's words).
     stop_reason: the stop token id or stop string that ended it, if any.
+    Set by the scheduler: arrival, order of `add`; admission, order in which it last began to run;
+    max_tokens, resolved at the door; stop_ids, the token ids that end it, the end-of-sequence
+    token included; block_keys, what its full blocks are found by in the prefix cache.
     """
 
     request_id: str
@@ -113,6 +115,9 @@ class Request:
     status: RequestStatus = RequestStatus.WAITING
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    admission: int = -1
+    stop_ids: frozenset[int] = frozenset()
+    block_keys: list[bytes] = field(default_factory=list, repr=False)
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -143,3 +148,10 @@ class Request:
         if position < len(prompt):
             return prompt[position]
         return self.output_token_ids[position - len(prompt)]
+
+    def tokens(self, start: int, end: int) -> list[int]:
+        """Token ids at the positions start .. end - 1."""
+        prompt = self.prompt_token_ids
+        if end <= len(prompt):
+            return prompt[start:end]
+        return [self.token_at(position) for position in range(start, end)]

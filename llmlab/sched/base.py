@@ -1,0 +1,313 @@
+"""What all policies share: the door, the lists, taking blocks, preempting, committing, ending.
+
+A policy adds one method, `_fill(step)`: who gets how many tokens. Reading two policies side by
+side is therefore reading what differs, and nothing else.
+
+    waiting --_admit--> prefilling --commit--> decoding --commit--> finished
+       ^                     |                    |
+       +------ _preempt -----+--------------------+         finish / abort: from anywhere
+
+`decoding` and `prefilling` together are the running requests, each in order of admission.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from bisect import insort
+from collections.abc import Iterable, Sequence
+from itertools import count
+from operator import attrgetter
+
+from llmlab.config import EngineConfig, require_int
+from llmlab.sched import door, leap
+from llmlab.sched.blocks import BlockManager
+from llmlab.sched.plan import Scheduler, StepPlan
+from llmlab.sched.queues import FcfsQueue, PriorityQueue, WaitingQueue
+from llmlab.sched.request import Request, RequestStatus
+
+BY_ADMISSION = attrgetter("admission")
+BY_URGENCY = attrgetter("priority", "arrival")
+FINISH_REASONS = ("stop", "length", "abort")
+
+
+class BaseScheduler(Scheduler):
+    """Everything but the policy. vocab_size: if known, token ids outside it are refused."""
+
+    def __init__(self, config: EngineConfig, *, vocab_size: int | None = None) -> None:
+        if vocab_size is not None:
+            require_int(type(self).__name__, "vocab_size", vocab_size, 1)
+        self.config = config
+        self.vocab_size = vocab_size
+        self.blocks = BlockManager(
+            config.num_blocks, config.block_size, config.enable_prefix_caching
+        )
+        self.waiting: WaitingQueue = PriorityQueue() if self._by_priority else FcfsQueue()
+        self.prefilling: list[Request] = []
+        self.decoding: list[Request] = []
+        self._alive: dict[str, Request] = {}
+        self._arrivals = count()
+        self._admissions = count()
+        self._watermark = int(config.watermark * config.num_blocks)
+        self._open: StepPlan | None = None  # planned, not committed
+        self._ended_since_plan = False
+
+    # ------------------------------------------------------------ in
+
+    def add(self, request: Request) -> None:
+        """Queue a request, or raise ValueError with what is allowed and change nothing."""
+        door.check_request(request)
+        if request.request_id in self._alive:
+            raise ValueError(f"Request.request_id = {request.request_id!r}: must be unused")
+        max_tokens = door.resolve_max_tokens(request, self._limits())
+        door.check_token_ids(request, self.vocab_size)
+        request.max_tokens = max_tokens
+        params, eos = request.params, request.eos_token_id
+        ends = () if eos is None or params.ignore_eos else (eos,)
+        request.stop_ids = frozenset((*params.stop_token_ids, *ends))
+        request.arrival = next(self._arrivals)
+        self._alive[request.request_id] = request
+        self.waiting.push(request)
+
+    def _limits(self) -> list[door.Limit]:
+        """How long a request may be; a policy that cannot cut prompts adds its own limit."""
+        return door.length_limits(self.config)
+
+    # ------------------------------------------------------------ plan
+
+    def plan(self) -> StepPlan:
+        """Choose this step's tokens and take their blocks. Empty only if nothing can run.
+
+        A plan that was never committed, say because the forward pass failed, is forgotten.
+        """
+        step = StepPlan(budget=self.config.max_num_batched_tokens, known_sampled=[])
+        self._open, self._ended_since_plan = step, False
+        self._fill(step)
+        return step
+
+    @abstractmethod
+    def _fill(self, step: StepPlan) -> None:
+        """The policy: give out `step.budget` tokens."""
+
+    def _decode_all(self, step: StepPlan) -> bool:
+        """Give every decode its token at once, if all have a slot. False: nothing changed."""
+        size = self.config.block_size
+        full = [r for r in self.decoding if r.num_computed_tokens == len(r.block_ids) * size]
+        if len(full) > self.blocks.num_free or len(self.decoding) > step.budget:
+            return False
+        for request in full:
+            self.blocks.append(request, request.num_computed_tokens + 1)
+        step.scheduled += [(request, 1) for request in self.decoding]
+        step.sampled.extend(self.decoding)
+        step.budget -= len(self.decoding)
+        return True
+
+    def _serve(self, step: StepPlan, request: Request, n: int) -> bool:
+        """Give a running request n tokens, preempting until they fit. False: it had to go."""
+        while not self.blocks.append(request, request.num_computed_tokens + n):
+            victim = self._victim()
+            self._preempt(step, victim)
+            if victim is request:
+                return False
+        self._give(step, request, n)
+        return True
+
+    def _admit(self, step: StepPlan, hits: Sequence[int], num_tokens: int) -> Request | None:
+        """Let the head of the queue run, with slots for its first `num_tokens`. None: no room."""
+        request = self.waiting.head
+        keep_free = self._watermark if self.num_running else 0
+        if not self.blocks.allocate(request, num_tokens, hits, keep_free):
+            return None
+        self.waiting.remove(request)
+        request.status = RequestStatus.RUNNING
+        request.admission = next(self._admissions)
+        request.num_computed_tokens = len(hits) * self.config.block_size
+        if request.num_preemptions == 0:
+            request.num_cached_tokens = request.num_computed_tokens
+        step.cache_hit_tokens += request.num_computed_tokens
+        (self.decoding if request.decodes else self.prefilling).append(request)
+        return request
+
+    def _give(self, step: StepPlan, request: Request, n: int) -> None:
+        step.scheduled.append((request, n))
+        if n == request.num_missing_tokens:
+            step.sampled.append(request)
+        step.budget -= n
+
+    def _victim(self) -> Request:
+        """Who goes when blocks are short: the last admitted, or the least urgent."""
+        if self.config.policy == "priority":
+            return max(self._running(), key=BY_URGENCY)
+        return max((*self.prefilling[-1:], *self.decoding[-1:]), key=BY_ADMISSION)
+
+    def _preempt(self, step: StepPlan, victim: Request) -> None:
+        """Back to the front of the queue, to be computed again; its tokens keep their place."""
+        for index, (request, n) in enumerate(step.scheduled):
+            if request is victim:  # served in this very step: its tokens are free again
+                del step.scheduled[index]
+                step.budget += n
+                if victim in step.sampled:
+                    step.sampled.remove(victim)
+                break
+        self._leave(victim)
+        victim.status = RequestStatus.PREEMPTED
+        victim.num_computed_tokens = 0
+        victim.num_preemptions += 1
+        self.waiting.put_back(victim)
+        step.preempted.append(victim)
+
+    # ------------------------------------------------------------ commit
+
+    def commit(self, plan: StepPlan, tokens: Sequence[int]) -> list[Request]:
+        """Advance by the plan; `tokens[i]` belongs to `plan.sampled[i]`. Returns the finished.
+
+        What was aborted since `plan()` is passed over: its token is dropped.
+        """
+        if plan is not self._open:
+            raise ValueError("plan: must be the latest one, committed once")
+        sampled, scheduled = plan.sampled, plan.scheduled
+        if len(tokens) != len(sampled):
+            raise ValueError(f"{len(tokens)} tokens: must be {len(sampled)}, one each in sampled")
+        if self._ended_since_plan:
+            tokens = [t for r, t in zip(sampled, tokens, strict=True) if not r.finished]
+            sampled = [r for r in sampled if not r.finished]
+            scheduled = [(r, n) for r, n in scheduled if not r.finished]
+        self._open = None
+        for request, n in scheduled:
+            request.num_computed_tokens += n
+        if self.config.enable_prefix_caching:
+            for request, n in scheduled:
+                self.blocks.register(request, n)
+        finished = []
+        for request, token in zip(sampled, tokens, strict=True):
+            output = request.output_token_ids
+            output.append(token)
+            if len(output) >= request.max_tokens or token in request.stop_ids:
+                if self._stops(request, token):
+                    finished.append(request)
+        self._settle(finished)
+        return finished
+
+    def _stops(self, request: Request, token: int) -> bool:
+        """Does this token end it? Sets the reason. Under min_tokens nothing does."""
+        params = request.params
+        if len(request.output_token_ids) < params.min_tokens:
+            return False
+        if token in request.stop_ids:
+            request.finish_reason = "stop"
+            if params.ignore_eos or token != request.eos_token_id:
+                request.stop_reason = token
+        elif len(request.output_token_ids) >= request.max_tokens:
+            request.finish_reason = "length"
+        return request.finish_reason is not None
+
+    def _settle(self, finished: list[Request]) -> None:
+        """Free the finished, and let those decode that have one token missing now."""
+        for request in finished:
+            request.status = RequestStatus.FINISHED
+            self.blocks.free(request)
+            del self._alive[request.request_id]
+        if finished:
+            self.decoding = [r for r in self.decoding if not r.finished]
+        if self.prefilling:
+            rest = []
+            for request in self.prefilling:
+                if request.finished:
+                    continue
+                if request.decodes:
+                    insort(self.decoding, request, key=BY_ADMISSION)
+                else:
+                    rest.append(request)
+            self.prefilling = rest
+
+    # ------------------------------------------------------------ out
+
+    def finish(self, request_id: str, reason: str, stop_reason: int | str | None = None) -> bool:
+        """End a request in any state and free its blocks at once. False if it is unknown."""
+        if reason not in FINISH_REASONS:
+            raise ValueError(f"reason = {reason!r}: must be one of {', '.join(FINISH_REASONS)}")
+        request = self._alive.pop(request_id, None)
+        if request is None:
+            return False
+        if request.status is RequestStatus.RUNNING:
+            self._leave(request)
+        else:
+            self.waiting.remove(request)
+        request.status = RequestStatus.FINISHED
+        request.finish_reason, request.stop_reason = reason, stop_reason
+        self._ended_since_plan = True
+        return True
+
+    def _leave(self, request: Request) -> None:
+        """Out of the running lists, blocks free."""
+        (self.decoding if request in self.decoding else self.prefilling).remove(request)
+        self.blocks.free(request)
+
+    # ------------------------------------------------------------ many decode steps at once
+
+    def steps_until_change(self) -> int:
+        """How many steps in a row are surely nothing but one token for each in `decoding`."""
+        return leap.steps_until_change(self)
+
+    def advance(self, steps: int, tokens: Sequence[Sequence[int]]) -> list[int]:
+        """Take that many steps at once; see `leap.advance`."""
+        return leap.advance(self, steps, tokens)
+
+    def _may_admit(self, budget: int) -> bool:
+        """Could a waiting request begin in a step that has this much budget left?"""
+        return len(self.waiting) > 0 and self.num_running < self.config.max_num_seqs and budget > 0
+
+    # ------------------------------------------------------------ what can be seen
+
+    @property
+    def _by_priority(self) -> bool:
+        return self.config.policy == "priority"
+
+    def _running(self) -> Iterable[Request]:
+        yield from self.decoding
+        yield from self.prefilling
+
+    @property
+    def running(self) -> list[Request]:
+        """The running requests in order of admission; a copy."""
+        return sorted(self._running(), key=BY_ADMISSION)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._alive)
+
+    @property
+    def num_running(self) -> int:
+        return len(self.decoding) + len(self.prefilling)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.waiting)
+
+    @property
+    def num_blocks_used(self) -> int:
+        return self.blocks.num_used
+
+    def check_integrity(self) -> None:
+        """Raise RuntimeError if a law of blocks or queues is broken. Callable at any time."""
+
+        def law(holds: bool, text: str) -> None:
+            if not holds:
+                raise RuntimeError(text)
+
+        running, waiting = list(self._running()), list(self.waiting)
+        self.blocks.check_integrity(r.block_ids for r in running)
+        law(len(running) <= self.config.max_num_seqs, "more running requests than max_num_seqs")
+        listed = {r.request_id: r for r in (*running, *waiting)}
+        law(len(listed) == len(running) + len(waiting), "a request in two lists")
+        law(listed == self._alive, "the lists and the live requests differ")
+        for request in running:
+            name, slots = request.request_id, len(request.block_ids) * self.config.block_size
+            law(request.status is RequestStatus.RUNNING, f"{name} runs but is {request.status}")
+            law(request.num_computed_tokens <= slots, f"{name} has tokens without a slot")
+            law(request.num_missing_tokens > 0, f"{name} runs with nothing to compute")
+        for request in waiting:
+            idle = not request.block_ids and request.num_computed_tokens == 0
+            law(idle and not request.finished, f"{request.request_id} waits but holds something")
+        for group, decodes in ((self.decoding, True), (self.prefilling, False)):
+            law(all(r.decodes == decodes for r in group), "a running request in the wrong list")
+            law(group == sorted(group, key=BY_ADMISSION), "a list out of order of admission")
