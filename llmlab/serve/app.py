@@ -154,7 +154,7 @@ class Api:
         return StreamingResponse(_text(trace), media_type="application/x-ndjson")
 
     async def openapi(self, request: Request) -> Response:
-        return JSONResponse(document())
+        return JSONResponse(document(self.config.model_name))
 
 
 class _Watched(Response):

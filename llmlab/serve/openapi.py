@@ -43,12 +43,15 @@ ERROR_SCHEMA = {
 }
 
 
-def document() -> Json:
-    """The page as plain JSON."""
+def document(model_name: str) -> Json:
+    """The page as plain JSON; `model_name` is the only model there is."""
     _, schemas = models_json_schema(
         [(CompletionRequest, "validation"), (ChatRequest, "validation")], ref_template=REF
     )
-    name = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+    only = {"type": "string", "enum": [model_name]}
+    for body in ("CompletionRequest", "ChatRequest"):
+        schemas["$defs"][body]["properties"]["model"] = only
+    name = {"name": "model", "in": "path", "required": True, "schema": only}
     return {
         "openapi": "3.1.0",
         "info": {"title": "llmlab", "version": __version__},

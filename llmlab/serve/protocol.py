@@ -7,13 +7,14 @@ Types are strict ("5" is no number) and unknown fields are refused by name, so t
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from llmlab.sched.request import SamplingParams
+from llmlab.sched.request import MAX_TOKENS_LIMIT, SamplingParams
 from llmlab.serve.errors import ApiError
 
+NonEmpty = Annotated[str, Field(min_length=1)]
 Body = TypeVar("Body", bound="GenerateRequest")
 
 
@@ -32,16 +33,16 @@ class GenerateRequest(Strict):
     """What both endpoints share. None means "not said" everywhere, as OpenAI's clients send it."""
 
     model: str
-    max_tokens: int | None = None
-    min_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    max_tokens: int | None = Field(default=None, ge=1, le=MAX_TOKENS_LIMIT)
+    min_tokens: int | None = Field(default=None, ge=0)
+    temperature: float | None = Field(default=None, ge=0.0)
+    top_p: float | None = Field(default=None, gt=0.0, le=1.0)
+    top_k: int | None = Field(default=None, ge=-1)
+    min_p: float | None = Field(default=None, ge=0.0, le=1.0)
+    repetition_penalty: float | None = Field(default=None, gt=0.0)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    stop: NonEmpty | list[NonEmpty] | None = None
+    stop_token_ids: list[Annotated[int, Field(ge=0)]] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     stream: bool | None = False
@@ -146,7 +147,7 @@ class ChatRequest(GenerateRequest):
     """POST /v1/chat/completions."""
 
     messages: list[Message] = Field(min_length=1)
-    max_completion_tokens: int | None = None
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=MAX_TOKENS_LIMIT)
     logprobs: bool | None = False
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     response_format: ResponseFormat | None = None
