@@ -28,7 +28,7 @@ from llmlab.check.question import (
 )
 from llmlab.check.result import Result, State
 from llmlab.check.student import CURRICULUM, Student
-from llmlab.check.worksheet import Item
+from llmlab.check.worksheet import Item, Shared
 
 T = TypeVar("T")
 ChoiceQuestion = SingleQuestion | MultipleQuestion | FlawQuestion | TraceQuestion
@@ -41,7 +41,7 @@ class UnreadableAnswer(ValueError):
 
 def as_item(question: NumericQuestion) -> Item:
     """A numeric question as an item, so that its numbers are drawn like a worksheet's."""
-    return Item(question, Draws(), question.id)
+    return Item(question, Shared(question.id, Draws()))
 
 
 def shuffled(parts: Sequence[T], question: Question, student: Student | None) -> list[T]:

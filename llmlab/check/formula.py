@@ -136,6 +136,7 @@ def names(text: str) -> frozenset[str]:
     return frozenset(n.id for n in found)
 
 
+@lru_cache(maxsize=8192)
 def exact(number: Value) -> Value:
     """The decimal number that was written, as a fraction: 0.1 is one tenth."""
     if isinstance(number, float) and math.isfinite(number):
@@ -143,25 +144,48 @@ def exact(number: Value) -> Value:
     return Fraction(number) if isinstance(number, int) else number
 
 
-def _value(node: ast.expr, scope: Mapping[str, Value]) -> Any:
+Compiled = Callable[[Mapping[str, Value]], Any]
+
+
+def _compiled(node: ast.expr) -> Compiled:
+    """A checked tree as nested functions: a class has a million values to work out."""
     match node:
         case ast.Constant(value=value):
-            return exact(value)  # type: ignore[arg-type]  # _allow let only numbers pass
+            number = exact(value)
+            return lambda scope: number
         case ast.Name(id=name):
-            if name not in scope:
-                raise FormulaError(f"the formula uses {name!r}, which is no parameter")
-            return exact(scope[name])
+            return lambda scope: _look_up(scope, name)
         case ast.BinOp():
-            left, right = _value(node.left, scope), _value(node.right, scope)
-            return _BINARY[type(node.op)](left, right)
+            binary, left, right = (
+                _BINARY[type(node.op)],
+                _compiled(node.left),
+                _compiled(node.right),
+            )
+            return lambda scope: binary(left(scope), right(scope))
         case ast.UnaryOp():
-            return _UNARY[type(node.op)](_value(node.operand, scope))
+            unary, operand = _UNARY[type(node.op)], _compiled(node.operand)
+            return lambda scope: unary(operand(scope))
         case ast.Compare():
-            left, right = _value(node.left, scope), _value(node.comparators[0], scope)
-            return _COMPARE[type(node.ops[0])](left, right)
+            compare = _COMPARE[type(node.ops[0])]
+            low, high = _compiled(node.left), _compiled(node.comparators[0])
+            return lambda scope: compare(low(scope), high(scope))
         case ast.Call(func=ast.Name(id=name)):
-            return FUNCTIONS[name](*(_value(arg, scope) for arg in node.args))
+            function, parts = FUNCTIONS[name], [_compiled(arg) for arg in node.args]
+            return lambda scope: function(*(part(scope) for part in parts))
     raise FormulaError("not a formula")
+
+
+def _look_up(scope: Mapping[str, Value], name: str) -> Value:
+    try:
+        value = scope[name]
+    except KeyError:
+        raise FormulaError(f"the formula uses {name!r}, which is no parameter") from None
+    return value if type(value) is Fraction else exact(value)
+
+
+@lru_cache(maxsize=4096)
+def _ready(text: str) -> Compiled:
+    return _compiled(parse(text))
 
 
 def evaluate(text: str, scope: Mapping[str, Value]) -> Value:
@@ -170,11 +194,13 @@ def evaluate(text: str, scope: Mapping[str, Value]) -> Value:
     Raises FormulaError for anything that is not allowed or has no finite value.
     """
     try:
-        value = _value(parse(text), scope)
+        value = _ready(text)(scope)
     except FormulaError:
         raise
     except (ArithmeticError, ValueError, TypeError) as error:
         raise FormulaError(f"{text!r} has no value here: {error}") from None
+    if type(value) is Fraction or isinstance(value, bool):
+        return value
     if isinstance(value, complex) or not math.isfinite(value):
         raise FormulaError(f"{text!r} has no finite value here")
-    return value if isinstance(value, (bool, float)) else Fraction(value)
+    return value if isinstance(value, float) else Fraction(value)

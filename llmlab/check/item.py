@@ -16,8 +16,10 @@ require: ["chunk > decode"]                                    which draws are l
 
 from __future__ import annotations
 
+import math
 import re
 from fractions import Fraction
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -95,22 +97,26 @@ class Tolerance(Model):
         if self.order_of_magnitude:
             if given <= 0 or right <= 0:
                 return bool(given == right)
-            import math
-
             return abs(math.log10(given / right)) <= self.order_of_magnitude * _SLACK
-        if isinstance(given, Fraction) and isinstance(right, Fraction):
-            near = max(
-                Fraction(repr(float(self.absolute or 0))),
-                Fraction(repr(float(self.relative or 0))) * abs(right),
-            )
-            return abs(given - right) <= near * _EXACT_SLACK
         allowed = max(float(self.absolute or 0), float(self.relative or 0) * abs(float(right)))
-        return abs(float(given) - float(right)) <= allowed * _SLACK
+        distance = abs(float(given) - float(right))
+        if not (isinstance(given, Fraction) and isinstance(right, Fraction)):
+            return distance <= allowed * _SLACK
+        # Floats decide what is clear; the edge and exact answers are decided in fractions.
+        if abs(distance - allowed) > 1e-6 * max(distance, allowed):
+            return distance < allowed
+        near = max(_fraction(self.absolute or 0), _fraction(self.relative or 0) * abs(right))
+        return abs(given - right) <= near * _EXACT_SLACK
 
 
 _EPS = 2.0**-52
 _SLACK = 1 + 4 * _EPS
 _EXACT_SLACK = 1 + 4 * Fraction(_EPS)
+
+
+@lru_cache(maxsize=256)
+def _fraction(number: int | float) -> Fraction:
+    return Fraction(repr(number))
 
 
 class Misconception(Model):

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from llmlab.check.item import Draws, Model
 from llmlab.check.question import NumericQuestion, Question, QuestionFile, TraceQuestion
-from llmlab.check.worksheet import Item, Worksheet, WorksheetSpec, first_values, trouble
+from llmlab.check.worksheet import Item, Shared, Worksheet, WorksheetSpec, first_values, trouble
 from llmlab.check.yaml_lines import ContentError, Lines, read
 from llmlab.data import data_path
 
@@ -79,7 +79,8 @@ def read_worksheet(path: Path) -> Worksheet:
     if problems:
         raise ContentError("\n".join(f"{where(path, lines, at)}: {text}" for at, text in problems))
     kin = tuple(item for item in spec.items if not item.names())
-    items = tuple(Item(item, shared, path.stem, kin) for item in spec.items)
+    together = Shared(path.stem, shared, kin)
+    items = tuple(Item(item, together) for item in spec.items)
     return Worksheet(path.stem, spec, items)
 
 
@@ -89,7 +90,7 @@ def _worksheets(where_from: tuple[Path, ...]) -> dict[str, Worksheet]:
     owners: dict[str, Path] = {}
     for folder in where_from:
         for path in sorted(folder.glob("*.yaml")):
-            if _is_question_file(path, where_from):
+            if folder != where_from[0] and is_question_file(path):
                 continue
             sheet = read_worksheet(path)
             if sheet.name in found:
@@ -102,15 +103,13 @@ def _worksheets(where_from: tuple[Path, ...]) -> dict[str, Worksheet]:
     return found
 
 
-def _is_question_file(path: Path, where_from: tuple[Path, ...]) -> bool:
-    """In an instructor's flat folder, a file with `questions:` is not a worksheet."""
-    if path.parent == where_from[0]:
-        return False
+def is_question_file(path: Path) -> bool:
+    """Whether a file of an instructor's folder holds questions rather than a worksheet."""
     data, _ = read(path)
     return isinstance(data, dict) and "questions" in data
 
 
-def _questions_of(path: Path) -> list[Question]:
+def read_questions(path: Path) -> list[Question]:
     """One file of questions, checked; ContentError names file, line and field."""
     data, lines = read(path)
     spec = validated(QuestionFile, data, lines, path)
@@ -134,9 +133,9 @@ def _questions(where_from: tuple[Path, ...]) -> dict[str, Question]:
     found: dict[str, Question] = {}
     for folder in where_from:
         for path in sorted(folder.glob("*.yaml")):
-            if folder != where_from[0] and not _is_question_file(path, where_from):
+            if folder != where_from[0] and not is_question_file(path):
                 continue
-            for question in _questions_of(path):
+            for question in read_questions(path):
                 if question.id in found:
                     raise ContentError(f"{path}: question {question.id} exists already")
                 found[question.id] = question

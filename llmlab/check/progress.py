@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 from typing import Any, cast
 
 from llmlab.check.result import GLYPHS, State
 from llmlab.check.store import Store
-from llmlab.check.worksheet import Item
 
 _ORDER: tuple[State, ...] = ("not answered yet", "error", "incorrect", "partial", "correct")
 
@@ -36,7 +35,7 @@ class Progress:
         return sum(row.state == "correct" for row in self.rows)
 
     @classmethod
-    def of(cls, store: Store, items: Mapping[str, Item]) -> Progress:
+    def of(cls, store: Store, items: Iterable[str]) -> Progress:
         """Progress over `items` from a store's events."""
         best: dict[str, State] = {}
         attempts: dict[str, int] = {}

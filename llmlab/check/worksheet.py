@@ -23,6 +23,7 @@ from llmlab.check.student import CURRICULUM, Student, choose
 
 Values = dict[str, Any]
 TURNS = 200
+KEPT_STUDENTS = 2000
 
 
 class WorksheetSpec(Draws):
@@ -52,19 +53,52 @@ class WorksheetSpec(Draws):
         return found
 
 
+class Shared:
+    """Numbers that the items of one worksheet have in common."""
+
+    def __init__(self, group: str, draws: Draws, kin: tuple[NumericSpec, ...] = ()) -> None:
+        self.group = group
+        self.draws = draws
+        self.kin = kin  # items that have only these numbers
+        self._drawn: dict[tuple[bytes, str], Values] = {}
+
+    def values_for(self, student: Student) -> Values:
+        """The first draw that suits every item that has no numbers of its own."""
+        who = (student.key, student.name)
+        found = self._drawn.get(who)
+        if found is None:
+            if len(self._drawn) >= KEPT_STUDENTS:
+                self._drawn.clear()
+            found = self._drawn[who] = self._first_legal(student)
+        return found
+
+    def _first_legal(self, student: Student) -> Values:
+        for turn in range(TURNS):
+            values = _drawn(self.draws, student, self.group, turn)
+            scope = numbers_only(values)
+            if all(formula.evaluate(text, scope) for text in self.draws.require) and all(
+                trouble(spec, values) is None for spec in self.kin
+            ):
+                return values
+        raise ValueError(f"{self.group}: no legal numbers in {TURNS} draws; widen its lists")
+
+
 @dataclass(frozen=True)
 class Item:
     """One item, bound to the parameters it shares with its worksheet."""
 
     spec: NumericSpec
-    shared: Draws
-    group: str
-    kin: tuple[NumericSpec, ...] = ()  # items that have only the shared numbers
+    shared: Shared
 
     @property
     def id(self) -> str:
         """E.g. "B11.ttft"."""
         return self.spec.id
+
+    @property
+    def group(self) -> str:
+        """The worksheet's name (a question's own id)."""
+        return self.shared.group
 
     @property
     def covers(self) -> tuple[str, ...]:
@@ -91,7 +125,7 @@ class Item:
 
     def fill(self, text: str, values: Values) -> str:
         """A text of this item with numbers and units in its braces."""
-        every = {**self.shared.parameters, **self.spec.parameters}
+        every = {**self.shared.draws.parameters, **self.spec.parameters}
         return fill(text, values, {name: p.unit for name, p in every.items()})
 
     def __repr__(self) -> str:
@@ -142,7 +176,9 @@ def _drawn(draws: Draws, student: Student, group: str, turn: int) -> Values:
 
 def numbers_only(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values that formulas may use."""
-    return {name: value for name, value in values.items() if not isinstance(value, str)}
+    return {
+        name: formula.exact(value) for name, value in values.items() if not isinstance(value, str)
+    }
 
 
 def right_value(spec: NumericSpec, values: Mapping[str, Any]) -> Fraction | float:
@@ -193,10 +229,12 @@ def trouble(spec: NumericSpec, values: Mapping[str, Any]) -> str | None:
 def values_for(item: Item, student: Student) -> Values:
     """An item's numbers for a student: shared ones first, then its own."""
     if not student.name:
-        return {**first_values(item.shared), **first_values(item.spec)}
+        return {**first_values(item.shared.draws), **first_values(item.spec)}
     if student.sheet is not None:
         return _from_sheet(item, student.sheet)
-    shared = _shared_values(item, student)
+    shared = item.shared.values_for(student)
+    if not item.spec.names():
+        return dict(shared)
     for turn in range(TURNS):
         values = {**shared, **_drawn(item.spec, student, item.id, turn)}
         if trouble(item.spec, values) is None:
@@ -204,18 +242,7 @@ def values_for(item: Item, student: Student) -> Values:
     raise ValueError(f"{item.id}: no legal numbers in {TURNS} draws; widen its lists")
 
 
-def _shared_values(item: Item, student: Student) -> Values:
-    """Numbers of the whole worksheet: the first draw that suits every item without own ones."""
-    for turn in range(TURNS):
-        values = _drawn(item.shared, student, item.group, turn)
-        if not all(formula.evaluate(t, numbers_only(values)) for t in item.shared.require):
-            continue
-        if all(trouble(spec, values) is None for spec in item.kin):
-            return values
-    raise ValueError(f"{item.group}: no legal numbers in {TURNS} draws; widen its lists")
-
-
 def _from_sheet(item: Item, sheet: Mapping[str, Mapping[str, Any]]) -> Values:
-    values = {**first_values(item.shared), **first_values(item.spec)}
+    values = {**first_values(item.shared.draws), **first_values(item.spec)}
     given = {**sheet.get(item.group, {}), **sheet.get(item.id, {})}
     return {name: given.get(name, value) for name, value in values.items()}

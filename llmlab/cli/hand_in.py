@@ -1,0 +1,77 @@
+"""`llmlab report`: the learner's hand-in, and their progress in and out as JSONL."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+app = typer.Typer(add_completion=False)
+out = Console()
+err = Console(stderr=True)
+
+
+@app.command(
+    epilog="Examples:  llmlab report   ·   llmlab report --out mine   ·   "
+    "llmlab report --export all.jsonl   ·   llmlab report --import all.jsonl"
+)
+def report(
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the two files.")] = Path("."),
+    export: Annotated[Path | None, typer.Option(help="Write all attempts as JSONL.")] = None,
+    import_: Annotated[
+        Path | None, typer.Option("--import", help="Add attempts from a JSONL file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
+) -> None:
+    """Write your hand-in: one JSON file to hand in and an HTML file to read."""
+    from llmlab.check.store import default_store
+
+    warnings.simplefilter("ignore")  # what cannot be saved is told below, as a sentence
+    store = default_store()
+    try:
+        if import_ is not None:
+            added = store.import_jsonl(import_)
+            _say(as_json, {"added": added}, f"{added} events added from {import_}")
+        elif export is not None:
+            count = store.export_jsonl(export)
+            _say(as_json, {"events": count, "file": str(export)}, f"{count} events in {export}")
+        else:
+            _hand_in(store, folder, as_json)
+    except ValueError as error:
+        err.print(f"[red]error:[/red] {error}", soft_wrap=True, highlight=False)
+        raise typer.Exit(2) from None
+    except OSError as error:
+        err.print(f"[red]error:[/red] {error.filename}: {error.strerror}", soft_wrap=True)
+        raise typer.Exit(2) from None
+
+
+def _hand_in(store: Any, folder: Path, as_json: bool) -> None:
+    from llmlab.check.handin import build
+    from llmlab.check.handin_page import handin_html
+    from llmlab.check.student import current_student
+
+    student = current_student()
+    handin = build(store, student)
+    plain = re.sub(r"[^\w]+", "-", student.name, flags=re.ASCII).strip("-").lower()
+    base = f"handin-{plain or 'student'}-{student.fingerprint.strip('-') or 'own'}"
+    folder.mkdir(parents=True, exist_ok=True)
+    target, page = folder / f"{base}.json", folder / f"{base}.html"
+    target.write_text(json.dumps(handin, ensure_ascii=False), encoding="utf-8")
+    page.write_text(handin_html(store, handin), encoding="utf-8")
+    attempts = sum(event["kind"] == "attempt" for event in handin["events"])
+    data = {"file": str(target), "page": str(page), "student": student.name, "attempts": attempts}
+    _say(as_json, data, f"{attempts} attempts. Hand in {target}; read {page}")
+    if not student.name and not as_json:
+        err.print("No name is in it yet. Run: llmlab student NAME", highlight=False)
+
+
+def _say(as_json: bool, data: dict[str, Any], text: str) -> None:
+    if as_json:
+        print(json.dumps(data, ensure_ascii=False))
+    else:
+        out.print(text, soft_wrap=True, markup=False, highlight=False)
