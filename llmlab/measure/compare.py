@@ -251,6 +251,8 @@ def _decision(
     elif gain is not None and gain > 0:
         what = f"{names[1]} ({setting}) under a burst of the same mix"
         why = f"it meets every limit with {gain:+.1f} % output tokens/s"
+    elif not changes:
+        what, why = "a trial in which one setting differs", "these runs record no change"
     else:
         what = f"another setting than {names[1]} ({setting})"
         why = "it meets every limit and gains nothing"

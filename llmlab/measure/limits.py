@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmlab.config import require
 from llmlab.measure.per_request import RequestMetrics
 from llmlab.measure.stats import percentile
+from llmlab.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -66,3 +68,46 @@ class Limits:
 def _is_real(value: object) -> bool:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number and math.isfinite(value)  # type: ignore[arg-type]
+
+
+GOODPUT_NAMES = {"ttft": "ttft_ms", "gap": "gap_ms", "tpot": "tpot_ms", "e2el": "e2el_ms"}
+
+
+def parse_goodput(pairs: Sequence[str], class_names: Sequence[str]) -> dict[str, Limits]:
+    """Limits by class from `ttft:700`, `gap:50`, ..., each for all classes or `chat.ttft:700`.
+
+    The form is that of vLLM's --goodput (ms), with `gap` (p95 of the gaps) and classes added.
+    """
+    chosen: dict[str, dict[str, float]] = {name: {} for name in class_names}
+    for pair in pairs:
+        where, colon, value = pair.partition(":")
+        class_name, _, key = where.rpartition(".")
+        if not colon or key not in GOODPUT_NAMES:
+            raise ValueError(
+                f"--goodput {pair!r}: must be NAME:MILLISECONDS or CLASS.NAME:MILLISECONDS with "
+                f"NAME one of {', '.join(GOODPUT_NAMES)}"
+            )
+        if class_name and class_name not in chosen:
+            raise ValueError(
+                f"--goodput {pair!r}: class {class_name!r} must be one of {', '.join(chosen)}"
+            )
+        try:
+            limit = float(value)
+        except ValueError:
+            raise ValueError(f"--goodput {pair!r}: {value!r} must be a number") from None
+        for name in [class_name] if class_name else chosen:
+            chosen[name][GOODPUT_NAMES[key]] = limit
+    return {name: Limits(**fields) for name, fields in chosen.items()}
+
+
+def limits_of(trace: Trace) -> dict[str, Limits]:
+    """The limits in the workload that the trace carries; {} if it carries none."""
+    workload = trace.meta.get("workload")
+    classes = workload.get("classes") if isinstance(workload, dict) else None
+    found: dict[str, Limits] = {}
+    for traffic in classes if isinstance(classes, list) else ():
+        limits = traffic.get("limits") if isinstance(traffic, dict) else None
+        if isinstance(limits, dict):
+            known = {key: limits[key] for key in Limits.__dataclass_fields__ if key in limits}
+            found[str(traffic.get("name"))] = Limits(**known)
+    return found

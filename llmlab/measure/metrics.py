@@ -64,7 +64,7 @@ def summarize(
     records = list(trace.requests.values())
     span = Window(*window) if window is not None else default_window(records)
     counted = records if window is None or span is None else _sent_in(records, span)
-    names = list(dict.fromkeys(record.class_name for record in counted))
+    names = _class_names(trace, counted)
     by_class = _limits_by_class(limits, names)
     view = _View(trace, records, span, by_class, tuple(percentiles), Resampling(bootstrap, seed))
     # The sender's own count, where it left one, must agree with the records.
@@ -220,6 +220,15 @@ def _sent_in(records: list[RequestRecord], window: Window) -> list[RequestRecord
     return inside
 
 
+def _class_names(trace: Trace, records: list[RequestRecord]) -> list[str]:
+    """Classes in the order of the workload, if the trace tells it, else as they were met."""
+    workload = trace.meta.get("workload")
+    told = workload.get("classes") if isinstance(workload, dict) else None
+    order = [c.get("name") for c in told if isinstance(c, dict)] if isinstance(told, list) else []
+    met = list(dict.fromkeys(record.class_name for record in records))
+    return [name for name in order if name in met] + [name for name in met if name not in order]
+
+
 def _limits_by_class(
     limits: Mapping[str, Limits] | Limits | None, names: list[str]
 ) -> dict[str, Limits]:
@@ -239,7 +248,7 @@ def _notes(summary: Summary) -> list[str]:
     thin = [g.name for g in summary.groups if g.counts.completed and g["ttft"].thin_p99]
     if thin:
         notes.append(
-            "p99 under 100 samples is decided by the slowest one or two requests: "
+            "p99* rests on fewer than 100 samples, so on the slowest one or two: "
             f"{', '.join(thin)}."
         )
     undefined = summary.all["ttft"].undefined

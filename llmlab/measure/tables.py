@@ -38,13 +38,14 @@ LABELS = {
     "stream_rate": "Stream rate",
     "e2e_rate": "E2E rate",
 }
+UNDEFINED = "–"
 VLLM_STATS = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2el": "e2e"}
 
 
 def show(value: float | int | None, unit: str = "") -> str:
     """A number for people: three significant places or whole, a dash when undefined."""
     if value is None:
-        return "–"
+        return UNDEFINED
     if isinstance(value, int):
         text = f"{value:,}"
     else:
@@ -57,7 +58,7 @@ def latency_rows(group: Group) -> list[tuple[str, str, Stat]]:
     rows = []
     for name, unit in LATENCIES.items():
         stat = group[name]
-        silent = name in ("preempted_wait", "dispatch_delay") and not stat.max
+        silent = name in ("preempted_wait", "dispatch_delay", "close_lag") and not stat.max
         # Where nobody reasons and one token comes at a time these repeat the row before.
         repeats = (name == "ttfat" and stat == group["ttft"]) or (
             name == "event_gaps" and stat == group["itl"]
@@ -72,37 +73,54 @@ def latency_rows(group: Group) -> list[tuple[str, str, Stat]]:
 
 def rate_rows(group: Group) -> list[tuple[str, str]]:
     """(label, shown value) of the rates of a group that are defined."""
-    rates = group.rates
-    rows = [
-        ("Output tokens", show(rates.output_tok_s, "tok/s")),
-        ("Output tokens of completed only", show(rates.completed_output_tok_s, "tok/s")),
-        ("Prompt + output tokens", show(rates.total_tok_s, "tok/s")),
-        ("Busiest second", show(rates.peak_output_tok_s, "tok/s")),
-        ("Requests completed", show(rates.completed_req_s, "req/s")),
-        ("Goodput", show(rates.goodput_req_s, "req/s")),
-        ("Offered", show(rates.offered_req_s, "req/s")),
-        ("Realized", show(rates.realized_req_s, "req/s")),
+    return [(label, value) for label, value in _rates(group) if value != UNDEFINED]
+
+
+def rate_table(summary: Summary) -> list[tuple[str, list[str]]]:
+    """(label, shown value for every group) of the rates that are defined for one of them."""
+    columns = [dict(_rates(group)) for group in summary.groups]
+    rows = [(label, [column[label] for column in columns]) for label in columns[0]]
+    return [row for row in rows if set(row[1]) != {UNDEFINED}]
+
+
+def _rates(group: Group) -> list[tuple[str, str]]:
+    rates, share = group.rates, group.attainment
+    return [
+        ("Output, tok/s", show(rates.output_tok_s)),
+        ("Output of completed only, tok/s", show(rates.completed_output_tok_s)),
+        ("Prompt and output, tok/s", show(rates.total_tok_s)),
+        ("Busiest second, tok/s", show(rates.peak_output_tok_s)),
+        ("Completed, req/s", show(rates.completed_req_s)),
+        ("Goodput, req/s", show(rates.goodput_req_s)),
+        ("Within every limit, %", UNDEFINED if share is None else f"{100 * share:.1f}"),
+        ("Offered, req/s", show(rates.offered_req_s)),
+        ("Realized, req/s", show(rates.realized_req_s)),
         ("In flight, peak", show(group.concurrency_peak)),
         ("In flight, mean", show(group.concurrency_mean)),
+        ("Output length, p50 tokens", show(group.output_len.p50)),
+        ("Output length, max tokens", show(group.output_len.max)),
     ]
-    attainment = group.attainment
-    if attainment is not None:
-        share = f"{100 * attainment:.1f} % ({group.good} of {group.judged})"
-        rows.append(("Attainment of the limits", share))
-    return [row for row in rows if row[1] != "–"]
+
+
+def percentile_cells(stat: Stat) -> list[str]:
+    """The percentiles, shown; * marks a p99 of fewer than 100 samples."""
+    return [
+        show(value) + ("*" if name == "p99" and stat.thin_p99 and value is not None else "")
+        for name, value in stat.percentiles.items()
+    ]
 
 
 def markdown(summary: Summary) -> str:
     """The summary as Markdown tables, one section a class, counts first."""
-    names = [group.name for group in summary.groups]
+    names = [group.name.replace("|", "\\|") for group in summary.groups]
     lines = ["| Requests | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
     for key, label in COUNT_ROWS:
         cells = [str(getattr(group.counts, key)) for group in summary.groups]
         lines.append(f"| {label.strip()} | " + " | ".join(cells) + " |")
-    for group in summary.groups:
-        lines += ["", f"### {group.name}", "", *_latency_table(group), ""]
-        lines += [f"- {label}: {value}" for label, value in rate_rows(group)]
-        lines.append(f"- Output length: {_lengths(group.output_len)}")
+    for name, group in zip(names, summary.groups, strict=True):
+        lines += ["", f"### {name}", "", *_latency_table(group)]
+    lines += ["", "| Rates | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
+    lines += [f"| {label} | " + " | ".join(values) + " |" for label, values in rate_table(summary)]
     lines += [""] + [f"- {text}" for text in footer(summary)]
     return "\n".join(lines) + "\n"
 
@@ -121,31 +139,24 @@ def footer(summary: Summary) -> list[str]:
     return lines + summary.notes
 
 
-def _lengths(stat: Stat) -> str:
-    if not stat.n:
-        return "–"
-    spread = f"{show(stat.min)}..{show(stat.max)} tokens"
-    return f"mean {show(stat.mean)}, p50 {show(stat.p50)}, {spread}, n = {stat.n}"
-
-
 def _latency_table(group: Group) -> list[str]:
     names = list(group.output_len.percentiles)
     head = ["Latency", "n", "mean", *names, "max"]
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     for label, unit, stat in latency_rows(group):
-        cells = [str(stat.n), _with_ci(stat, "mean", stat.mean)]
-        cells += [_with_ci(stat, name, stat.percentiles[name]) for name in names]
+        cells = [show(stat.n), _with_ci(stat, "mean", show(stat.mean))]
+        shown = zip(names, percentile_cells(stat), strict=True)
+        cells += [_with_ci(stat, name, text) for name, text in shown]
         cells.append(show(stat.max))
         lines.append(f"| {label}, {unit} | " + " | ".join(cells) + " |")
     return lines
 
 
-def _with_ci(stat: Stat, name: str, value: float | None) -> str:
-    mark = "*" if name == "p99" and stat.thin_p99 and value is not None else ""
+def _with_ci(stat: Stat, name: str, text: str) -> str:
     if name not in stat.ci:
-        return show(value) + mark
+        return text
     low, high = stat.ci[name]
-    return f"{show(value)}{mark} [{show(low)}, {show(high)}]"
+    return f"{text} [{show(low)}, {show(high)}]"
 
 
 def csv_text(summary: Summary) -> str:
@@ -178,7 +189,6 @@ def vllm_keys(summary: Summary, *, detailed: bool = False) -> dict[str, Any]:
     The names are vLLM's, the definitions this package's (for instance: an opening frame without
     a token stops no clock, and ITL is per token). detailed adds the per-request arrays.
     """
-    done = [m for m in summary.requests if m.outcome == "completed"]
     group, rates = summary.all, summary.all.rates
     out: dict[str, Any] = {
         "duration": rates.window_s,
@@ -198,12 +208,29 @@ def vllm_keys(summary: Summary, *, detailed: bool = False) -> dict[str, Any]:
         out |= {f"mean_{theirs}_ms": stat.mean, f"median_{theirs}_ms": stat.p50}
         out[f"std_{theirs}_ms"] = stat.std
         out |= {f"{name}_{theirs}_ms": value for name, value in stat.percentiles.items()}
-    if detailed:
-        out["output_lens"] = [m.n for m in done]
-        out["ttfts"] = [None if m.ttft is None else m.ttft / 1e3 for m in done]
-        out["itls"] = [None if m.itl is None else [gap / 1e3 for gap in m.itl] for m in done]
-        out["e2els"] = [None if m.e2e is None else m.e2e / 1e3 for m in done]
-    return out
+    return out | _vllm_arrays(summary) if detailed else out
+
+
+def _vllm_arrays(summary: Summary) -> dict[str, list[Any]]:
+    """One entry per completed request, times in seconds; an undefined entry is None."""
+    done = [m for m in summary.requests if m.outcome == "completed"]
+    records = [summary.trace.requests[m.request_id] for m in done]
+    return {
+        "input_lens": [r.prompt_tokens for r in records],
+        "output_lens": [m.n for m in done],
+        "ttfts": [_seconds(m.ttft) for m in done],
+        "itls": [None if m.itl is None else [gap / 1e3 for gap in m.itl] for m in done],
+        "latencies": [_seconds(m.e2e) for m in done],
+        "start_times": [None if r.t_send is None else r.t_send / 1e9 for r in records],
+        "queue_times": [_seconds(m.queue) for m in done],
+        "errors": [
+            r.reason or "" for r in summary.trace.requests.values() if r.outcome == "failed"
+        ],
+    }
+
+
+def _seconds(ms: float | None) -> float | None:
+    return None if ms is None else ms / 1e3
 
 
 def _total(stat: Stat) -> int | None:

@@ -103,6 +103,9 @@ def test_a_limit_reached_exactly_is_kept():
 def test_equal_runs_gain_nothing_and_the_sentence_says_so():
     seen = compare(trial(*BASELINE), trial(*BASELINE), LIMITS)
     assert seen.gain == 0
+    assert "one setting differs" in seen.decision
+    seen = compare(trial(*BASELINE), trial(*BASELINE, max_num_seqs=8), LIMITS)
+    assert "another setting than trial (max_num_seqs None → 8)" in seen.decision
     assert "gains nothing" in seen.decision
 
 
