@@ -20,8 +20,8 @@ from llmlab.config import EngineConfig, require, require_int
 from llmlab.engine.attention import Attention
 from llmlab.engine.model import Model
 from llmlab.engine.recorder import Recorder
-from llmlab.engine.runner import Runner
-from llmlab.engine.sampler import Row, TokenLogprob, logprobs_of, sample
+from llmlab.engine.runner import MakeRunner, for_device
+from llmlab.engine.sampler import Row, TokenLogprob, logprobs_of
 from llmlab.engine.text import TextStream
 from llmlab.sched.plan import Scheduler
 from llmlab.sched.request import Request, SamplingParams
@@ -59,7 +59,8 @@ class Engine:
     """Serves many requests on one model.
 
     scheduler: a `Scheduler`, or a class called as `scheduler(config, vocab_size=V)`; None means
-    `Chunked`. attention: "torch" or a callable, see `attention.paged_attention`. clock: integer
+    `Chunked`. attention: "torch", "triton" or a callable, see `attention.paged_attention`; None
+    means "triton" on CUDA and "torch" elsewhere. runner: None likewise. clock: integer
     nanoseconds, monotonic.
     """
 
@@ -68,10 +69,10 @@ class Engine:
         model: Model,
         config: EngineConfig | None = None,
         scheduler: Scheduler | Callable[..., Scheduler] | None = None,
-        attention: str | Attention = "torch",
+        attention: str | Attention | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
         *,
-        runner: Callable[[Model, EngineConfig, str | Attention], Runner] = Runner,
+        runner: MakeRunner | None = None,
     ) -> None:
         if isinstance(scheduler, Scheduler):
             config = config or scheduler.config
@@ -82,6 +83,7 @@ class Engine:
         self.model = model
         self.tokenizer = model.tokenizer
         self.scheduler = _scheduler(scheduler, self.config, model.config.vocab_size)
+        attention, runner = for_device(model, attention, runner)
         self.runner = runner(model, self.config, attention)
         self.clock = clock
         self.trace = Trace(
@@ -169,7 +171,7 @@ class Engine:
         sampled = plan.sampled
         rows = [self._row(request) for request in sampled]
         logits = self.runner.forward(self.runner.build(plan))
-        tokens = sample(logits, rows) if rows else []
+        tokens = self.runner.sample(logits, rows) if rows else []
         self._take_aborts()
         self.scheduler.commit(plan, tokens)
         outputs = self._emit(sampled, tokens, logits)

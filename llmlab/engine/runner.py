@@ -6,6 +6,8 @@ graphs, say) can take its place.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 
 from llmlab.config import EngineConfig
@@ -13,11 +15,12 @@ from llmlab.engine.attention import Attention, paged_attention
 from llmlab.engine.batch import Batch, build_batch
 from llmlab.engine.kv_cache import KVCache
 from llmlab.engine.model import Model
+from llmlab.engine.sampler import Row, sample
 from llmlab.sched.plan import StepPlan
 
 
 class Runner:
-    """Runs steps of one model over one pool. `attention`: "torch" or a callable."""
+    """Runs steps of one model over one pool. `attention`: "torch", "triton" or a callable."""
 
     def __init__(
         self, model: Model, config: EngineConfig, attention: str | Attention = "torch"
@@ -42,6 +45,10 @@ class Runner:
             logits = self.model.forward(batch, self.kv, self.attention)
         return logits if logits.dtype == torch.float64 else logits.float()
 
+    def sample(self, logits: torch.Tensor, rows: Sequence[Row]) -> list[int]:
+        """One token id for each row of logits [S, V]."""
+        return sample(logits, rows)
+
 
 def resolve_attention(attention: str | Attention) -> Attention:
     """The callable behind a name; a callable is taken as it is."""
@@ -49,7 +56,28 @@ def resolve_attention(attention: str | Attention) -> Attention:
         return attention
     if attention == "torch":
         return paged_attention
+    if attention == "triton":
+        from llmlab.kernels.paged_attention import triton_attention
+
+        return triton_attention
     raise ValueError(
-        f"Engine.attention = {attention!r}: must be 'torch' or a function "
+        f"Engine.attention = {attention!r}: must be 'torch', 'triton' or a function "
         "f(q, k_cache, v_cache, batch), see llmlab.engine.attention.paged_attention"
     )
+
+
+MakeRunner = Callable[[Model, EngineConfig, "str | Attention"], Runner]
+
+
+def for_device(
+    model: Model, attention: str | Attention | None, runner: MakeRunner | None
+) -> tuple[str | Attention, MakeRunner]:
+    """What was asked for, or the default of the model's device: Triton kernels on CUDA."""
+    on_cuda = torch.device(model.device).type == "cuda"
+    if runner is None:
+        runner = Runner
+        if on_cuda:
+            from llmlab.engine.cuda_runner import CudaRunner
+
+            runner = CudaRunner
+    return attention or ("triton" if on_cuda else "torch"), runner

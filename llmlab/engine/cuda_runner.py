@@ -1,0 +1,229 @@
+"""The runner for CUDA: fused kernels, decode steps as captured graphs, memory that gives way.
+
+A decode step of Qwen3-0.6B is about 260 kernels of a few microseconds: launched one by one, the
+host is slower than the card. A graph replays them all with one call, so decode batches are padded
+to a few captured sizes. Prefill and mixed steps are launched normally.
+
+On the CPU (kernels in Triton's interpreter) the same code runs without graphs; that is how it is
+tested.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from llmlab.config import EngineConfig
+from llmlab.engine.attention import Attention
+from llmlab.engine.batch import Batch, build_batch
+from llmlab.engine.cuda_memory import (
+    GPU_MEMORY_UTILIZATION,
+    activation_bytes,
+    blocks_that_fit,
+    bytes_per_block,
+)
+from llmlab.engine.cuda_model import fused_forward
+from llmlab.engine.cuda_sampler import sample_batch
+from llmlab.engine.model import Model
+from llmlab.engine.runner import Runner, resolve_attention
+from llmlab.engine.sampler import Row
+from llmlab.engine.step_buffers import (
+    StepBuffers,
+    cut_batch,
+    graph_sizes,
+    is_decode,
+    padded_size,
+)
+from llmlab.kernels.launch import cdiv
+from llmlab.kernels.paged_attention import triton_attention
+from llmlab.kernels.rope import rope_table
+
+
+class CudaRunner(Runner):
+    """`Engine(model, config, attention="triton", runner=CudaRunner)`.
+
+    graphs: capture decode steps at construction (only with "triton": a learner's attention may do
+    what a graph cannot). ranges: name the parts for the profiler. A decode step's logits are
+    overwritten by the next decode step.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        config: EngineConfig,
+        attention: str | Attention = "triton",
+        *,
+        graphs: bool = True,
+        ranges: bool = False,
+    ) -> None:
+        is_ours = attention == "triton"
+        resolved = triton_attention if is_ours else resolve_attention(attention)
+        try:
+            super().__init__(model, config, resolved)
+        except torch.cuda.OutOfMemoryError:
+            raise ValueError(_too_many_blocks(model, config)) from None
+        device = torch.device(model.device)
+        self.table = rope_table(
+            config.max_model_len, model.config.head_dim, model.config.rope_theta, device
+        )
+        width = cdiv(config.max_model_len, config.block_size)
+        tokens = max(config.max_num_batched_tokens, config.max_num_seqs)
+        self.buffers = StepBuffers(tokens, config.max_num_seqs, width, device)
+        self.ranges = ranges
+        self.tokens_per_pass = tokens  # shrinks when a step ran out of memory
+        self.sizes: list[int] = []
+        self._graphs: dict[int, tuple[Any, torch.Tensor]] = {}
+        self._filled: Batch | None = None
+        self._events: tuple[Any, Any] | None = None
+        if graphs and is_ours and device.type == "cuda":
+            self._capture_all()
+
+    # ------------------------------------------------------------ a step
+
+    def build(self, plan: Any) -> Batch:
+        """The plan in the static buffers, padded to a captured size if it is a decode step."""
+        if not self.buffers.fits(plan):
+            self._filled = None
+            return build_batch(plan, self.config.block_size, device=self.model.device)
+        size = padded_size(len(plan.scheduled), self.sizes) if is_decode(plan) else None
+        self._filled = self.buffers.fill(plan, self.config.block_size, size or 0)
+        return self._filled
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Logits [S, V] float32 of the rows to sample; launched, not waited for."""
+        with torch.inference_mode(), self._timed():
+            size = self._graph_size(batch)
+            if size is None:
+                return self._in_passes(batch)
+            graph, logits = self._graphs[size]
+            graph.replay()
+            return logits[: batch.num_requests]
+
+    def sample(self, logits: torch.Tensor, rows: Sequence[Row]) -> list[int]:
+        """One token a row, chosen on the device; reading them back is the step's only wait."""
+        with torch.inference_mode():
+            return sample_batch(logits, rows)
+
+    @property
+    def forward_seconds(self) -> float | None:
+        """Time of the last forward pass on the card, by its own events; None on the CPU.
+
+        Waits for the pass to end if nobody read its tokens yet.
+        """
+        if self._events is None:
+            return None
+        begin, end = self._events
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3
+
+    # ------------------------------------------------------------ inside
+
+    def _graph_size(self, batch: Batch) -> int | None:
+        if batch is not self._filled or not self._graphs:
+            return None
+        if batch.num_tokens != batch.num_requests or len(batch.sample_rows) != batch.num_tokens:
+            return None
+        return padded_size(batch.num_requests, self.sizes)
+
+    def _run(self, batch: Batch) -> torch.Tensor:
+        logits = fused_forward(
+            self.model, batch, self.kv, self.attention, self.table, ranges=self.ranges
+        )
+        return logits if logits.dtype == torch.float64 else logits.float()
+
+    def _in_passes(self, batch: Batch) -> torch.Tensor:
+        """Run the batch; if it does not fit in memory, in halves, and remember what fits."""
+        if batch.num_tokens > self.tokens_per_pass:
+            pieces = cut_batch(batch, self.tokens_per_pass)
+            return torch.cat([self._in_passes(piece) for piece in pieces])
+        try:
+            return self._run(batch)
+        except torch.cuda.OutOfMemoryError:
+            if batch.num_tokens == 1:
+                raise
+        # Outside the handler: the exception would keep the failed pass's tensors alive.
+        self.tokens_per_pass = batch.num_tokens // 2
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        warnings.warn(
+            f"out of memory with {batch.num_tokens} tokens in a step; going on with "
+            f"{self.tokens_per_pass} at a time. Set EngineConfig.max_num_batched_tokens = "
+            f"{self.tokens_per_pass}, or fewer num_blocks",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return self._in_passes(batch)
+
+    def _capture_all(self) -> None:
+        """One graph a size, largest first, all in one memory pool."""
+        sizes = graph_sizes(self.config.max_num_seqs)
+        pool = None
+        with torch.inference_mode():
+            for size in reversed(sizes):
+                self.buffers.clear(size)
+                batch = self.buffers.decode_batch(size)
+                try:
+                    self._warm_up(batch)
+                    graph = torch.cuda.CUDAGraph()
+                    with torch.cuda.graph(graph, pool=pool):
+                        logits = self._run(batch)
+                except torch.cuda.OutOfMemoryError:
+                    torch.cuda.empty_cache()
+                    continue  # this size runs without a graph
+                pool = pool or graph.pool()
+                self._graphs[size] = (graph, logits)
+        self.sizes = sorted(self._graphs)
+
+    def _warm_up(self, batch: Batch) -> None:
+        """Compile kernels and let libraries allocate, on a side stream, before capturing."""
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self._run(batch)
+        torch.cuda.current_stream().wait_stream(stream)
+
+    def _timed(self) -> Any:
+        return _Timed(self) if torch.device(self.model.device).type == "cuda" else _Untimed()
+
+
+class _Timed:
+    """Records an event before and after, on the card's own clock."""
+
+    def __init__(self, runner: CudaRunner) -> None:
+        self.runner = runner
+
+    def __enter__(self) -> None:
+        event: Any = torch.cuda.Event
+        self.begin, self.end = event(enable_timing=True), event(enable_timing=True)
+        self.begin.record()
+
+    def __exit__(self, *_: object) -> None:
+        self.end.record()
+        self.runner._events = (self.begin, self.end)
+
+
+class _Untimed:
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def _too_many_blocks(model: Model, config: EngineConfig) -> str:
+    free, total = torch.cuda.mem_get_info(torch.device(model.device))
+    element = torch.empty((), dtype=model.dtype).element_size()
+    fits = blocks_that_fit(
+        free,
+        total,
+        bytes_per_block(model.config, config.block_size, element),
+        activation_bytes(model.config, config, element),
+    )
+    return (
+        f"EngineConfig.num_blocks = {config.num_blocks}: must be at most {fits} on this card "
+        f"({free / 2**30:.1f} GiB free of {total / 2**30:.1f}, {1 - GPU_MEMORY_UTILIZATION:.0%} "
+        "in reserve)"
+    )
