@@ -22,6 +22,8 @@ Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Batch], torch.Te
 
 # Slots of padding that cost about as much as the calls of one more group.
 PADDING_FREE = 256
+# Most slots gathered at once: bounds the memory of a step, and what is gathered stays in cache.
+GATHER_SLOTS = 16384
 
 
 @dataclass(slots=True)
@@ -61,7 +63,7 @@ def paged_attention(
     head h reads key head h // (Hq / Hkv).
     """
     if "paged_attention" not in batch.memo:
-        batch.memo["paged_attention"] = layout(batch, block_size=k_cache.shape[1])
+        batch.memo["paged_attention"] = layout(batch, k_cache.shape[1], q.dtype)
     groups, chunks = batch.memo["paged_attention"]
     k, v = k_cache.flatten(0, 1), v_cache.flatten(0, 1)  # [N * B, Hkv, D]
     if not chunks and len(groups) == 1:
@@ -103,7 +105,7 @@ def _prefill(
     return out.permute(2, 0, 1, 3).reshape(n, heads, dim)
 
 
-def layout(batch: Batch, block_size: int) -> tuple[list[Decodes], list[Chunk]]:
+def layout(batch: Batch, block_size: int, dtype: torch.dtype) -> tuple[list[Decodes], list[Chunk]]:
     """The batch's requests as groups of decodes and single chunks, with their slots and masks."""
     device = batch.block_table.device
     starts = [0]
@@ -116,7 +118,8 @@ def layout(batch: Batch, block_size: int) -> tuple[list[Decodes], list[Chunk]]:
         slots, valid = _slots(batch, rows, max(contexts[r] for r in rows), block_size)
         mask = None
         if not bool(valid.all()):
-            mask = torch.zeros(valid.shape, device=device).masked_fill_(~valid, -torch.inf)
+            mask = torch.zeros(valid.shape, dtype=dtype, device=device)
+            mask = mask.masked_fill_(~valid, -torch.inf)
             mask = mask[:, None, None, :]
         tokens = torch.tensor([starts[r] for r in rows], device=device)
         groups.append(Decodes(tokens, slots.flatten(), mask))
@@ -149,16 +152,17 @@ def _slots(
 
 
 def similar_lengths(rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
-    """Groups of rows whose padding to the group's longest is small; all in one, in order, if it is.
+    """Groups of rows whose padding to the group's longest is small, each in order.
 
     Longest first; a row that would bring the padding over an eighth of the real slots (and over
-    PADDING_FREE) begins a new group.
+    PADDING_FREE), or the group over GATHER_SLOTS, begins a new group.
     """
     groups: list[list[int]] = []
     longest = padding = real = 0
     for row in sorted(rows, key=lambda r: -lengths[r]):
         more = longest - lengths[row]
-        if not groups or padding + more > max(PADDING_FREE, (real + lengths[row]) // 8):
+        ragged = padding + more > max(PADDING_FREE, (real + lengths[row]) // 8)
+        if not groups or ragged or (len(groups[-1]) + 1) * longest > GATHER_SLOTS:
             groups.append([])
             longest, padding, real, more = lengths[row], 0, 0, 0
         groups[-1].append(row)

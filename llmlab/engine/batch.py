@@ -27,6 +27,7 @@ class Batch:
     block_table [R, M] int32: its blocks in order of position.
     sample_rows [S] int64: rows of the T tokens whose logits are wanted.
     query_lens, context_lens: the same lengths as plain lists, for code that loops in Python.
+    padded: whether any slot is -1.
     memo: what an attention works out from the batch alone, kept from layer to layer.
     """
 
@@ -39,6 +40,7 @@ class Batch:
     sample_rows: torch.Tensor
     query_lens: list[int]
     context_lens: list[int]
+    padded: bool = False
     memo: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -102,4 +104,5 @@ def make_batch(
         sample_rows=long(sample_rows),
         query_lens=[b - a for a, b in pairwise(query_start)],
         context_lens=list(context_len),
+        padded=min(slots, default=0) < 0,
     )

@@ -43,9 +43,20 @@ class KVCache:
         """Keys and values of one layer, each [N, B, Hkv, D], as views."""
         return self.k[index], self.v[index]
 
-    def write(self, layer: int, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
-        """Store k, v [T, Hkv, D] at `slots` [T]; a slot of -1 is padding and writes nothing."""
-        if bool((slots < 0).any()):
+    def write(
+        self,
+        layer: int,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        slots: torch.Tensor,
+        *,
+        padded: bool = True,
+    ) -> None:
+        """Store k, v [T, Hkv, D] at `slots` [T]; a slot of -1 is padding and writes nothing.
+
+        padded False is the caller's word that there is none: it saves a look at the slots.
+        """
+        if padded:
             real = slots >= 0
             k, v, slots = k[real], v[real], slots[real]
         self.k[layer].flatten(0, 1).index_copy_(0, slots, k)  # [N * B, Hkv, D]

@@ -55,58 +55,56 @@ class Model:
         x = F.embedding(batch.input_ids, self.embedding).to(self.dtype)  # [T, E]
         rotary = self.rotary(batch.positions)
         for index, layer in enumerate(self.layers):
-            x = x + self._attend(
-                index, layer, rms_norm(x, layer.input_norm, eps), rotary, batch, kv, attention
-            )
+            q, k, v = self._project(layer, rms_norm(x, layer.input_norm, eps), rotary)
+            kv.write(index, k, v, batch.slots, padded=batch.padded)
+            heads = attention(q, *kv.layer(index), batch)  # [T, Hq, D]
+            x = x + layer.output(heads.flatten(1))
             gate, up = layer.gate_up(rms_norm(x, layer.mlp_norm, eps)).chunk(2, dim=-1)
-            x = x + layer.down(F.silu(gate) * up)
+            x = x + layer.down(F.silu(gate).mul_(up))
         return self.head(rms_norm(x[batch.sample_rows], self.norm, eps))
 
-    def _attend(
-        self,
-        index: int,
-        layer: Layer,
-        x: torch.Tensor,
-        rotary: tuple[torch.Tensor, torch.Tensor],
-        batch: Batch,
-        kv: KVCache,
-        attention: Attention,
-    ) -> torch.Tensor:
-        config = self.config
-        heads, kv_heads, dim = (
-            config.num_attention_heads,
-            config.num_key_value_heads,
-            config.head_dim,
-        )
-        qkv = layer.qkv(x).view(-1, heads + 2 * kv_heads, dim)  # [T, Hq + 2 Hkv, D]
-        q, k, v = torch.split(qkv, [heads, kv_heads, kv_heads], dim=1)
+    def _project(
+        self, layer: Layer, x: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Rotated queries [T, Hq, D] and keys [T, Hkv, D], and values [T, Hkv, D]."""
+        c = self.config
+        both = c.num_attention_heads + c.num_key_value_heads
+        qkv = layer.qkv(x).view(-1, both + c.num_key_value_heads, c.head_dim)
+        qk, v = qkv[:, :both], qkv[:, both:]
         if layer.q_norm is not None and layer.k_norm is not None:
-            q = rms_norm(q, layer.q_norm, config.rms_norm_eps)
-            k = rms_norm(k, layer.k_norm, config.rms_norm_eps)
-        q, k = rotate(q, *rotary), rotate(k, *rotary)
-        kv.write(index, k, v, batch.slots)
-        out = attention(q, *kv.layer(index), batch)  # [T, Hq, D]
-        return layer.output(out.reshape(-1, heads * dim))
+            q = rms_norm(qk[:, : c.num_attention_heads], layer.q_norm, c.rms_norm_eps)
+            k = rms_norm(qk[:, c.num_attention_heads :], layer.k_norm, c.rms_norm_eps)
+            qk = torch.cat((q, k), dim=1)
+        qk = rotate(qk, *rotary)
+        return qk[:, : c.num_attention_heads], qk[:, c.num_attention_heads :], v
 
     def rotary(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosine and sine of every token's angles, each [T, 1, D]."""
+        """Cosine and sine of every token's angles, each [T, 1, D]; the sine's first half is < 0."""
         dim = self.config.head_dim
         # float64: at position 8000 float32 angles are wrong in the fourth digit.
         powers = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float64) / dim
-        angles = positions[:, None] * self.config.rope_theta**-powers  # [T, D / 2]
-        angles = torch.cat((angles, angles), dim=-1)[:, None, :]
-        return angles.cos().to(self.dtype), angles.sin().to(self.dtype)
+        frequencies = torch.pow(self.config.rope_theta, -powers)
+        angles = positions[:, None, None] * frequencies  # [T, 1, D / 2]
+        cos, sin = angles.cos(), angles.sin()
+        cos, sin = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
+        return cos.to(self.dtype), sin.to(self.dtype)
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x / sqrt(mean(x^2) + eps) * weight over the last dimension (Zhang and Sennrich 2019)."""
-    return F.rms_norm(x, weight.shape, weight, eps)
+    if x.device.type != "cpu":
+        return F.rms_norm(x, weight.shape, weight, eps)
+    # On a CPU F.rms_norm is seven small operations; with n values this is the same in four:
+    # sqrt(mean + eps) = hypot(|x|, sqrt(n eps)) / sqrt(n).
+    n = x.shape[-1]
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    scale: torch.Tensor = torch.hypot(length, length.new_full((), (n * eps) ** 0.5)) / n**0.5
+    return x / scale * weight
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Rotary embedding of x [T, H, D]; pairs are (i, i + D/2), as Hugging Face stores them."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
 
 
 class PlainLinear:
