@@ -22,13 +22,8 @@ EXAMPLES = (
     "Examples:  llmlab labs --open   ·   llmlab labs --reset 01_two_phases   ·   "
     "llmlab labs --check --json"
 )
-# Loopback only, no news fetched, no extension market: the lab needs nothing from outside.
-JUPYTER = (
-    "--ServerApp.ip=127.0.0.1",
-    "--LabApp.news_url=None",
-    "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
-    "--LabApp.extension_manager=readonly",
-)
+# Loopback only, no extension market, no question about news: the lab needs nothing from outside.
+JUPYTER = ("--ServerApp.ip=127.0.0.1", "--LabApp.extension_manager=readonly")
 
 
 def _fail(message: str) -> typer.Exit:
@@ -121,12 +116,24 @@ def open_jupyter(work: Path) -> int:
     if first:
         command.append(f"--LabApp.default_url=/lab/tree/{first[0].name}")
     out.print("Opening JupyterLab. Stop it with Ctrl-C here; your work stays in", f"{work}/.")
-    # The kernel of this installation, not one of the same name in the user's home.
-    environment = {**os.environ, "JUPYTER_PREFER_ENV_PATH": "1"}
     try:
-        return subprocess.call(command, env=environment)
+        return subprocess.call(command, env=jupyter_environment())
     except KeyboardInterrupt:
         return 130
+
+
+def jupyter_environment() -> dict[str, str]:
+    """Environment for a JupyterLab that runs this installation's kernel and our page settings."""
+    import llmlab.labs
+
+    ours = Path(llmlab.labs.__file__).parent / "jupyter_config"
+    known = os.environ.get("JUPYTER_CONFIG_PATH", "")
+    return {
+        **os.environ,
+        # The kernel of this installation, not one of the same name in the user's home.
+        "JUPYTER_PREFER_ENV_PATH": "1",
+        "JUPYTER_CONFIG_PATH": os.pathsep.join(filter(None, (str(ours), known))),
+    }
 
 
 def _build() -> None:

@@ -28,6 +28,7 @@ def layout(title: str, height: int, **more: Any) -> dict[str, Any]:
         "ticks": "outside",
         "tickcolor": GRID,
         "automargin": True,
+        "title": {"font": {"size": 13}},
     }
     base = {
         "title": {"text": title, "x": 0, "xanchor": "left", "font": {"size": 15}},
@@ -44,5 +45,8 @@ def layout(title: str, height: int, **more: Any) -> dict[str, Any]:
     }
     for key in ("xaxis", "yaxis"):
         if key in more:
-            base[key] = {**axis, **more.pop(key)}
+            given = more.pop(key)
+            if isinstance(given.get("title"), str):
+                given = {**given, "title": {**axis["title"], "text": given["title"]}}
+            base[key] = {**axis, **given}
     return {**base, **more}

@@ -68,7 +68,7 @@ def live_figure(figure: Any) -> Any | None:
     except ImportError:
         return None
     widget.update_layout(autosize=True)
-    widget._config = {**widget._config, "displaylogo": False, "responsive": True}
+    widget._config = {**widget._config, "displayModeBar": False, "responsive": True}
     return widget
 
 

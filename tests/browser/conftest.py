@@ -52,14 +52,15 @@ def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     settings.mkdir(parents=True)
     # Windowing off: every cell's output is in the page, not only those in view.
     (settings / "tracker.jupyterlab-settings").write_text(json.dumps({"windowingMode": "none"}))
+    from llmlab.cli.labs import JUPYTER, jupyter_environment
+
     environment = {
-        **os.environ,
+        **jupyter_environment(),
         "JUPYTER_CONFIG_DIR": str(base / "config"),
         "JUPYTER_DATA_DIR": str(base / "data"),
         "JUPYTER_RUNTIME_DIR": str(base / "runtime"),
         "JUPYTERLAB_SETTINGS_DIR": str(base / "settings"),
         "JUPYTERLAB_WORKSPACES_DIR": str(base / "workspaces"),
-        "JUPYTER_PREFER_ENV_PATH": "1",
         "LLMLAB_DATA_DIR": str(base / "progress"),
         "LLMLAB_FAST": "1",
     }
@@ -67,8 +68,6 @@ def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    from llmlab.cli.labs import JUPYTER
-
     log = (base / "jupyter.log").open("wb")
     server = subprocess.Popen(
         [

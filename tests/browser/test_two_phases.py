@@ -65,11 +65,10 @@ def test_the_first_lab_runs_teaches_and_checks(jupyter, notebook):
         "() => /hint/i.test(document.querySelector('.llmlab-result-B11-e2e').innerText)"
     )
 
-    notebook.shot("01_light", ".llmlab-request-panel")
-    notebook.shot("01_worksheet_light", ".llmlab-worksheet")
-    notebook.theme("JupyterLab Dark")
-    notebook.shot("01_dark", ".llmlab-request-panel")
-    notebook.shot("01_worksheet_dark", ".llmlab-worksheet")
+    for theme in ("Light", "Dark"):
+        notebook.theme(f"JupyterLab {theme}")
+        for panel in ("request-panel", "knob-panel", "worksheet"):
+            notebook.shot(f"01_{panel}_{theme.lower()}", f".llmlab-{panel}")
     assert notebook.outside == []
     assert [e for e in notebook.errors if not any(n in e for n in KNOWN_NOISE)] == []
 

@@ -65,8 +65,8 @@ def itl_strip(trace: Trace, limit_ms: float | None = None) -> Any:
     note = " · simulated" if trace.simulated else ""
     figure.update_layout(
         title_text="Gaps between tokens" + note,
-        xaxis_title="ms since the first send",
-        yaxis_title="gap (ms)",
+        xaxis_title_text="ms since the first send",
+        yaxis_title_text="gap (ms)",
         yaxis_rangemode="tozero",
     )
     return figure

@@ -90,7 +90,7 @@ def request_timeline(trace: Trace, request_id: str) -> Any:
         figure.add_bar(y=[row], x=[0], base=[0], orientation="h", name=row)
     figure.update_layout(
         barmode="overlay",
-        xaxis_title="ms since the request was sent",
+        xaxis_title_text="ms since the request was sent",
         yaxis={"categoryorder": "array", "categoryarray": list(reversed(ROWS))},
     )
     update_timeline(figure, trace, request_id)

@@ -30,7 +30,7 @@ def runs_compared() -> Any:
     figure = go.Figure(layout=layout("", 240, barmode="stack"))
     for name, colour in (("until the first token (TTFT)", PREFILL), ("the rest streams", DECODE)):
         figure.add_bar(orientation="h", name=name, marker={"color": colour})
-    figure.update_layout(xaxis_title="ms since the request was sent")
+    figure.update_layout(xaxis_title_text="ms since the request was sent")
     return figure
 
 

@@ -18,7 +18,9 @@ def step_gantt(trace: Trace, budget: int | None = None) -> Any:
     figure = go.Figure(layout=layout("", 300, barmode="stack", bargap=0))
     for name, colour in (("decode tokens", DECODE), ("prompt tokens", PREFILL)):
         figure.add_bar(name=name, marker={"color": colour, "line": {"width": 0}})
-    figure.update_layout(xaxis_title="ms since the first step", yaxis_title="tokens in the step")
+    figure.update_layout(
+        xaxis_title_text="ms since the first step", yaxis_title_text="tokens in the step"
+    )
     update_gantt(figure, trace, budget)
     return figure
 

@@ -14,7 +14,7 @@ from llmlab.viz.figures.request_timeline import (
     timeline_rows,
     update_timeline,
 )
-from llmlab.viz.live import LiveRun, Throttle
+from llmlab.viz.live import UPDATES_PER_SECOND, LiveRun
 from llmlab.viz.panels.controls import INK, Knob, button, guarded, status_html
 from llmlab.viz.show import Shown, live_figure, table_html, table_text
 
@@ -118,15 +118,26 @@ class RequestPanel:
     def _job(self, prompt: str, max_tokens: int, stop: threading.Event) -> None:
         self.go.disabled, self.halt.disabled = True, False
         self._say("busy", "Running on this machine, for real.")
+        # Drawing has a thread of its own: done between engine steps it would show up as stalls.
+        over = threading.Event()
+        painter = threading.Thread(target=self._paint, args=(over,), daemon=True)
+        painter.start()
         try:
-            self._stream(prompt, max_tokens, stop)
+            reason = self._stream(prompt, max_tokens, stop)
         except Exception as error:
+            over.set()
             self._say_error(f"{type(error).__name__}: {error}")
+        else:
+            over.set()
+            painter.join()
+            self._draw()
+            self._close(reason)
         finally:
             self.go.disabled, self.halt.disabled = False, True
 
-    def _stream(self, prompt: str, max_tokens: int, stop: threading.Event) -> None:
-        throttle, engine = Throttle(), self.engine
+    def _stream(self, prompt: str, max_tokens: int, stop: threading.Event) -> str | None:
+        """Drive the engine until the request ends; None if it was stopped."""
+        engine = self.engine
         sent = engine.clock()  # the clock starts before the text is made into token ids
         ids = engine.tokenizer.chat([{"role": "user", "content": prompt}])
         rid = engine.add(ids, SamplingParams(max_tokens=max_tokens), t_send=sent)
@@ -137,19 +148,22 @@ class RequestPanel:
                     if out.request_id == rid:
                         self._text += out.text
                         reason = out.finish_reason
-                if throttle.ready():
-                    self._draw()
         finally:
             engine.abort(rid)  # a stopped request gives its KV blocks back; an ended one has none
-        self._draw()
-        self._close(reason)
+        return reason
+
+    def _paint(self, over: threading.Event) -> None:
+        while not over.wait(1 / UPDATES_PER_SECOND):
+            self._draw()
 
     def _close(self, reason: str | None) -> None:
         used = self.engine.scheduler.num_blocks_used
         if reason is None:
             self._say("stop", f"Stopped. KV blocks still in use: {used}.")
         else:
-            why = "the model ended its answer" if reason == "stop" else "the length limit"
+            why = (
+                "the model ended its answer" if reason == "stop" else "it reached the length limit"
+            )
             self._say("ok", f"Done: {why}. KV blocks still in use: {used}.")
 
     # -- drawing ---------------------------------------------------------------------------

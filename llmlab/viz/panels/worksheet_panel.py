@@ -20,7 +20,7 @@ def slug(item_id: str) -> str:
 
 def example_for(unit: str) -> str:
     """What a box suggests before anything is typed."""
-    return {"": "a number", "ms": "for example 12 ms"}.get(unit, f"a number in {unit}")
+    return {"": "a number", "ms": "for example 12 ms"}.get(unit, f"a number, in {unit}")
 
 
 class _Row:
