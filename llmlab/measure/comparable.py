@@ -38,6 +38,19 @@ def why_not_comparable(a: Trace, b: Trace, length_tolerance: float = 0.02) -> li
     return reasons + _arrivals_differ(a, b)
 
 
+def settings_changed(a: dict[str, Any], b: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Settings that differ: what the traces say of model, machine, scheduler and config."""
+    said = ("model", "hardware", "tensor_parallel", "precision", "policy", "scheduler")
+    flat = [
+        {key: meta.get(key) for key in said}
+        | (meta["config"] if isinstance(meta.get("config"), dict) else {})
+        for meta in (a, b)
+    ]
+    keys = dict.fromkeys([*flat[0], *flat[1]])
+    pairs = ((key, flat[0].get(key), flat[1].get(key)) for key in keys)
+    return [(key, old, new) for key, old, new in pairs if old != new]
+
+
 def _by_class(trace: Trace) -> dict[str, list[RequestRecord]]:
     classes: dict[str, list[RequestRecord]] = {}
     for record in trace.requests.values():

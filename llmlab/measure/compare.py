@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from llmlab.measure.comparable import why_not_comparable
+from llmlab.measure.comparable import settings_changed, why_not_comparable
 from llmlab.measure.limits import Limits
 from llmlab.measure.metrics import summarize
 from llmlab.measure.summary import Group, Summary
 from llmlab.measure.tables import show
 from llmlab.trace import Trace
 
+STANDS_STILL = 0.5  # percent: less than that is no gain
 PERCENTILE = 95.0  # of TTFT, TPOT and E2E against their limits; gaps bring their own
 
 
@@ -41,8 +42,10 @@ class Check:
 
 @dataclass(frozen=True)
 class Comparison:
-    """reasons: why no verdict can be given, [] if one can. gain: of output tokens/s, in percent.
+    """reasons: why no verdict can be given, [] if one can.
 
+    gain, goodput_gain: of output tokens/s and of goodput, in percent. In an open loop the arrivals
+    set the output rate, so there only goodput can tell a better setting.
     verdict: one sentence. decision: "For the stated mix and targets, test ... next because ...".
     not_shown: what these runs cannot tell. changes: settings that differ, (name, old, new).
     """
@@ -53,6 +56,7 @@ class Comparison:
     reasons: list[str]
     checks: list[Check] = field(default_factory=list)
     gain: float | None = None
+    goodput_gain: float | None = None
     verdict: str = ""
     decision: str = ""
     not_shown: list[str] = field(default_factory=list)
@@ -99,6 +103,7 @@ class Comparison:
             ],
             "passes": self.passes,
             "gain_percent": self.gain,
+            "goodput_gain_percent": self.goodput_gain,
             "verdict": self.verdict,
             "decision": self.decision,
             "not_shown": self.not_shown,
@@ -135,13 +140,14 @@ def compare(
     """
     old, new = (summarize(trace, limits=limits, percentiles=(50, 95, 99)) for trace in (a, b))
     reasons = why_not_comparable(a, b, length_tolerance)
-    changes = _changes(a.meta, b.meta)
+    changes = settings_changed(a.meta, b.meta)
     if reasons:
         verdict = "No verdict: the runs did not answer the same question."
         return Comparison(names, old, new, reasons, verdict=verdict, changes=changes)
-    checks = _checks(a, b, old, new)
-    before, after = old.all.rates.output_tok_s, new.all.rates.output_tok_s
-    gain = 100 * (after / before - 1) if before and after is not None else None
+    checks = _checks(old, new)
+    gain = _gain(old.all.rates.output_tok_s, new.all.rates.output_tok_s)
+    goodput_gain = _gain(old.all.rates.goodput_req_s, new.all.rates.goodput_req_s)
+    moved = _moved(gain, goodput_gain)
     return Comparison(
         names,
         old,
@@ -149,14 +155,31 @@ def compare(
         [],
         checks,
         gain,
-        _verdict(names[1], checks, gain),
-        _decision(names, checks, gain, changes),
+        goodput_gain,
+        _verdict(names[1], checks, moved[1]),
+        _decision(names, checks, moved, changes),
         _not_shown(a, b, new),
         changes,
     )
 
 
-def _checks(a: Trace, b: Trace, old: Summary, new: Summary) -> list[Check]:
+def _gain(old: float | None, new: float | None) -> float | None:
+    return 100 * (new / old - 1) if old and new is not None else None
+
+
+def _moved(gain: float | None, goodput_gain: float | None) -> tuple[float | None, str]:
+    """(percent, words) of the gain: output tokens, or goodput where they stood still."""
+    if goodput_gain is not None and (gain is None or abs(gain) < STANDS_STILL):
+        return goodput_gain, f"{_percent(goodput_gain)} goodput at the same output rate"
+    return gain, f"{_percent(gain)} output tokens/s"
+
+
+def _percent(change: float | None) -> str:
+    """+12.2 %, never -0.0 %."""
+    return "–" if change is None else f"{round(change, 1) + 0.0:+.1f} %"
+
+
+def _checks(old: Summary, new: Summary) -> list[Check]:
     checks = []
     for name, limits in old.limits.items():
         if name not in old.classes:
@@ -210,30 +233,28 @@ def _class_rows(
 def _row(
     label: str, old: float | None, new: float | None, limit: float | None
 ) -> tuple[str, str, str, str, str]:
-    change = f"{100 * (new / old - 1):+.1f} %" if old and new is not None else "–"
     held = ""
     if limit is not None:
         held = f"{show(limit)} " + ("holds" if new is None or new <= limit else "MISSED")
-    return label, show(old), show(new), change, held
+    return label, show(old), show(new), _percent(_gain(old, new)), held
 
 
-def _verdict(trial: str, checks: list[Check], gain: float | None) -> str:
-    moved = "an unknown change of" if gain is None else f"{gain:+.1f} %"
+def _verdict(trial: str, checks: list[Check], moved: str) -> str:
     if not checks:
-        return f"No limits were stated, so no verdict: {trial} has {moved} output tokens/s."
+        return f"No limits were stated, so no verdict: {trial} has {moved}."
     missed = [c for c in checks if not c.trial_holds]
     if not missed:
-        return f"{trial} meets every limit with {moved} output tokens/s."
+        return f"{trial} meets every limit with {moved}."
     said = ", ".join(
         f"{c.class_name} {c.figure} {show(c.trial)} > {show(c.limit)} ms" for c in missed
     )
-    return f"{trial} fails with {moved} output tokens/s: {said}."
+    return f"{trial} fails with {moved}: {said}."
 
 
 def _decision(
     names: tuple[str, str],
     checks: list[Check],
-    gain: float | None,
+    moved: tuple[float | None, str],
     changes: list[tuple[str, Any, Any]],
 ) -> str:
     """The sentence a team can act on, from what was missed."""
@@ -248,9 +269,9 @@ def _decision(
         why = f"{missed[0].class_name} waits too long for its {missed[0].figure.split()[0]}"
     elif not checks:
         what, why = "the same workload with limits stated", "a rate alone says nothing to a user"
-    elif gain is not None and gain > 0:
+    elif moved[0] is not None and moved[0] >= STANDS_STILL:
         what = f"{names[1]} ({setting}) under a burst of the same mix"
-        why = f"it meets every limit with {gain:+.1f} % output tokens/s"
+        why = f"it meets every limit with {moved[1]}"
     elif not changes:
         what, why = "a trial in which one setting differs", "these runs record no change"
     else:
@@ -271,19 +292,6 @@ def _not_shown(a: Trace, b: Trace, trial: Summary) -> list[str]:
     if a.simulated and b.simulated:
         lines.append("a real machine: both runs are simulated")
     return lines
-
-
-def _changes(a: dict[str, Any], b: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Settings that differ: what the traces say of model, machine, scheduler and config."""
-    said = ("model", "hardware", "tensor_parallel", "precision", "policy", "scheduler")
-    flat = [
-        {key: meta.get(key) for key in said}
-        | (meta["config"] if isinstance(meta.get("config"), dict) else {})
-        for meta in (a, b)
-    ]
-    keys = dict.fromkeys([*flat[0], *flat[1]])
-    pairs = ((key, flat[0].get(key), flat[1].get(key)) for key in keys)
-    return [(key, old, new) for key, old, new in pairs if old != new]
 
 
 def _changed(changes: list[tuple[str, Any, Any]]) -> str:

@@ -167,6 +167,7 @@ class _Run:
             record = self.engine.trace.requests.get(request_id)
             if record is None or record.outcome != "rejected":
                 raise  # not a refusal by the engine: an error of ours
+            record.prompt_tokens, record.max_tokens = request.prompt_tokens, request.output_tokens
             self._report()
             return
         self.flying[request_id] = request

@@ -157,7 +157,8 @@ class Summary:
     """A run in figures: `summary.all`, `summary["chat"]`, and how they were made.
 
     requests: the metrics of every request counted; trace: what they were read from.
-    max_resident_kv_tokens and max_blocks_used are None for a trace without steps (a client's).
+    max_resident_kv_tokens: most held during a step (requests that end in it still hold theirs);
+    max_blocks_used: most held after a step. Both are None for a trace without steps (a client's).
     notes: what a reader must know, as sentences.
     """
 

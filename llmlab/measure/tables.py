@@ -132,8 +132,8 @@ def footer(summary: Summary) -> list[str]:
         lines.append(f"Window: {show(summary.window.seconds, 's')}.")
     if summary.max_resident_kv_tokens is not None:
         lines.append(
-            f"Most KV resident: {show(summary.max_resident_kv_tokens, 'tokens')} "
-            f"in {show(summary.max_blocks_used, 'blocks')}."
+            f"Most KV resident during a step: {show(summary.max_resident_kv_tokens, 'tokens')}; "
+            f"most blocks held after one: {show(summary.max_blocks_used)}."
         )
     lines.append("Percentiles: numpy linear; n is the number of samples.")
     return lines + summary.notes
