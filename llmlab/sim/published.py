@@ -20,7 +20,7 @@ from llmlab.perf.cost import Precision
 from llmlab.sim.load import ClosedLoop
 from llmlab.sim.simulate import Deployment, deploy, make_scheduler
 from llmlab.sim.simulator import Simulator
-from llmlab.sim.step_time import Constants
+from llmlab.sim.step_time import Constants, constants_catalog, constants_from_entry
 from llmlab.trace import Trace
 
 METRICS = ("ttft_ms", "tpot_ms", "output_rate")
@@ -128,3 +128,150 @@ def median_abs_error(errors: Iterable[float]) -> float | None:
     """Median of absolute errors; None without any."""
     sizes = [abs(error) for error in errors]
     return median(sizes) if sizes else None
+
+
+# ---------------------------------------------------------------- the whole comparison
+
+NAMES = {"ttft_ms": "ttft", "tpot_ms": "tpot", "output_rate": "output_rate"}
+TARGETS = {"tpot_ms": 0.10, "output_rate": 0.15}
+ESTIMATE_TARGET = 0.15
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A row beside two predictions: with constants fitted on it too, and without it."""
+
+    row: Row
+    fitted: dict[str, float]
+    left_out: dict[str, float]
+
+    def error(self, metric: str, leave_one_out: bool = False) -> float | None:
+        """Signed relative error; None where nothing was measured."""
+        if metric not in self.row.measured:
+            return None
+        predicted = (self.left_out if leave_one_out else self.fitted)[metric]
+        return relative_error(predicted, self.row.measured[metric])
+
+    def as_dict(self) -> dict[str, Any]:
+        setting = self.row.setting
+        return {
+            "set": self.row.set_id,
+            "kind": self.row.kind,
+            "users": self.row.users,
+            "setting": setting["setting"],
+            "source": setting["source"],
+            "assumed": setting.get("assumed"),
+            "constants": self.row.constants,
+            "measured": self.row.measured,
+            "predicted": self.fitted,
+            "predicted_leave_one_out": self.left_out,
+            "error": {m: self.error(m) for m in self.row.measured},
+            "error_leave_one_out": {m: self.error(m, True) for m in self.row.measured},
+            "left_out_of_error": self.row.left_out,
+            "why": self.why(),
+        }
+
+    def why(self) -> str | None:
+        """What the set's notes say about a row that misses its target; None if it meets it."""
+        missed = [
+            metric
+            for metric, target in TARGETS.items()
+            if self.row.counts(metric) and abs(self.error(metric) or 0.0) > target
+        ]
+        return str(self.row.setting.get("limits", "not explained")) if missed else None
+
+
+def compare(row: Row) -> Compared:
+    """Predict a row with both sets of constants of its device and engine."""
+    catalog = constants_catalog()
+    entry = catalog.entry(catalog.resolve(row.constants), ("values", "leave_one_out"))
+    where = f"{catalog.path}: {row.constants}"
+    fitted = predict(row, constants_from_entry(entry["values"], where))
+    others = entry["leave_one_out"].get(row.key)
+    if others is None:
+        raise ValueError(f"{where}: leave_one_out lacks {row.key}: run python -m llmlab.sim.fit")
+    return Compared(row, fitted, predict(row, constants_from_entry(others, where)))
+
+
+def medians(compared: Iterable[Compared], leave_one_out: bool = False) -> dict[str, float | None]:
+    """Median absolute error by metric over the rows whose figure counts."""
+    rows = list(compared)
+    return {
+        NAMES[metric]: median_abs_error(
+            row.error(metric, leave_one_out) or 0.0 for row in rows if row.row.counts(metric)
+        )
+        for metric in METRICS
+    }
+
+
+def kv_exhaustion(compared: Iterable[Compared]) -> dict[str, Any]:
+    """The 70B table from 100 users on: is the gap flat, does TTFT grow with the queue?"""
+    rows = [c for c in compared if c.row.set_id == "H100-70B" and c.row.users >= 100]
+    gaps = [c.fitted["tpot_ms"] for c in rows]
+    waits = [c.fitted["ttft_ms"] / c.row.measured["ttft_ms"] for c in rows]
+    return {
+        "users": [c.row.users for c in rows],
+        "tpot_spread": max(gaps) / min(gaps) - 1.0,
+        "tpot_flat_within_10_percent": max(gaps) / min(gaps) <= 1.10,
+        "ttft_ms": [c.fitted["ttft_ms"] for c in rows],
+        "ttft_ms_measured": [c.row.measured["ttft_ms"] for c in rows],
+        "ttft_of_the_measured_order": all(0.5 <= ratio <= 2.0 for ratio in waits),
+    }
+
+
+def published_report(rows: Iterable[Row] | None = None, progress: Any = None) -> dict[str, Any]:
+    """Everything `llmlab simulate --published` shows, as plain data.
+
+    `median_abs_error` is over measured rows only; estimates of other tools have their own.
+    """
+    wanted = [row for row in (load_rows() if rows is None else rows) if row.kind != "reference"]
+    compared = []
+    for row in wanted:
+        if progress:
+            progress(row.key)
+        compared.append(compare(row))
+    measured = [c for c in compared if c.row.kind == "measured"]
+    estimates = [c for c in compared if c.row.kind == "estimate"]
+    return {
+        "note": "simulated: every predicted figure comes from the cost model",
+        "rows": [c.as_dict() for c in measured],
+        "median_abs_error": medians(measured),
+        "median_abs_error_leave_one_out": medians(measured, leave_one_out=True),
+        "targets": {NAMES[metric]: target for metric, target in TARGETS.items()},
+        "kv_exhaustion": kv_exhaustion(measured),
+        "estimates": {
+            "rows": [c.as_dict() for c in estimates],
+            "median_abs_error": medians(estimates),
+            "median_abs_error_leave_one_out": medians(estimates, leave_one_out=True),
+            "targets": {"tpot": ESTIMATE_TARGET},
+        },
+        "mixture_of_experts": expert_growth(estimates),
+    }
+
+
+def expert_growth(estimates: Iterable[Compared]) -> list[dict[str, Any]]:
+    """How TPOT grows from 1 to 64 users: dense and MoE, predicted and published (A4, A5)."""
+    by_set: dict[str, dict[int, Compared]] = {}
+    for c in estimates:
+        by_set.setdefault(c.row.set_id, {})[c.row.users] = c
+    growth = []
+    for set_id, rows in by_set.items():
+        one, many = rows[1], rows[64]
+        growth.append(
+            {
+                "set": set_id,
+                "model": one.row.setting["model"],
+                "predicted": many.fitted["tpot_ms"] / one.fitted["tpot_ms"],
+                "published": many.row.measured["tpot_ms"] / one.row.measured["tpot_ms"],
+            }
+        )
+    reference = {row.users: row.measured for row in load_rows() if row.kind == "reference"}
+    growth.append(
+        {
+            "set": "SEED",
+            "model": "qwen3-30b-a3b",
+            "predicted": None,
+            "published": reference[64]["tpot_ms"] / reference[1]["tpot_ms"],
+        }
+    )
+    return growth

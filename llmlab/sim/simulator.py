@@ -78,6 +78,7 @@ class Simulator:
         self._prompts: dict[int, list[int]] = {}
         self._leaves_after: dict[str, int] = {}  # tokens after which a client leaves
         self._steps = 0
+        self._last_step = 0  # how long it took, ns
 
     def run(self, workload: Any) -> Trace:
         """Serve the whole workload (anything `as_load` takes) and return its trace."""
@@ -203,7 +204,8 @@ class Simulator:
         plan = scheduler.plan()
         if not plan.scheduled:
             raise RuntimeError("the scheduler has work but planned nothing: it can never go on")
-        start, self.now = self.now, self.now + self.clock.step_ns(plan_shape(plan))
+        self._last_step = self.clock.step_ns(plan_shape(plan))
+        start, self.now = self.now, self.now + self._last_step
         self._mark_scheduled(plan, start)
         sampled = plan.sampled
         step = self._step_record(plan, start) if self.record_steps else None
@@ -276,6 +278,8 @@ class Simulator:
         Exactly what as many calls of `_take_step` do: the run ends before the step in which
         anything could come from outside, end, begin or be preempted.
         """
+        if self._agenda and self._agenda[0][0] - self.now < SHORTEST_RUN * self._last_step:
+            return False  # not sure to be worth asking
         scheduler: Any = self.scheduler
         steps = scheduler.steps_until_change()
         if steps < SHORTEST_RUN:
@@ -296,6 +300,7 @@ class Simulator:
         if self.record_steps:
             self._record_run(decoding, computed, stamps, used)
         self._steps += steps
+        self._last_step = int(durations[steps - 1])
         self.now = stamps[-1]
         self._emit(decoding, [TokenEvent(t + self._network) for t in stamps])
         return True
