@@ -28,6 +28,7 @@ def runs_compared() -> Any:
     import plotly.graph_objects as go
 
     figure = go.Figure(layout=layout("", 240, barmode="stack"))
+    figure.update_layout(legend={"traceorder": "normal", "y": 1.0, "yanchor": "bottom"})
     for name, colour in (("until the first token (TTFT)", PREFILL), ("the rest streams", DECODE)):
         figure.add_bar(orientation="h", name=name, marker={"color": colour})
     figure.update_layout(xaxis_title_text="ms since the request was sent")
@@ -37,6 +38,7 @@ def runs_compared() -> Any:
 def update_runs(figure: Any, runs: list[Run]) -> None:
     """Redraw in place: one bar a run, newest at the bottom."""
     labels = [f"{number}: {run.label}" for number, run in enumerate(runs, 1)]
+    longest = max((run.e2e for run in runs), default=0.0)
     for bar, widths in zip(
         figure.data,
         ([run.ttft for run in runs], [run.e2e - run.ttft for run in runs]),
@@ -45,8 +47,10 @@ def update_runs(figure: Any, runs: list[Run]) -> None:
         bar.update(
             y=labels,
             x=widths,
-            text=[f"{width:.0f}" for width in widths],
+            # A number that does not fit in its bar is left to the table and the hover.
+            text=[f"{width:.0f}" if width > longest / 16 else "" for width in widths],
             textposition="inside",
+            textangle=0,
             insidetextanchor="middle",
             textfont={"color": "white"},
             hovertemplate="%{y}<br>%{x:.1f} ms<extra>%{fullData.name}</extra>",

@@ -1,0 +1,111 @@
+"""Panels on a real engine (the tiny model): they stream, stop at once, and leave nothing behind."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from llmlab.config import EngineConfig
+from llmlab.engine import Engine, load_model
+from llmlab.viz.panels.knob_panel import KnobPanel
+from llmlab.viz.panels.request_panel import RequestPanel, show_request
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_model("tiny")
+
+
+@pytest.fixture
+def engine(model):
+    limit = min(1024, model.config.max_position_embeddings)
+    return Engine(model, config=EngineConfig(max_num_batched_tokens=64, max_model_len=limit))
+
+
+def wait_idle(panel, seconds=10.0):
+    end = time.monotonic() + seconds
+    while panel.live.busy and time.monotonic() < end:
+        time.sleep(0.005)
+    assert not panel.live.busy
+
+
+def test_a_run_shows_the_text_the_timeline_and_four_numbers(engine):
+    panel = RequestPanel(engine, "hello", max_tokens=12)
+    panel.start()
+    wait_idle(panel)
+    assert "Done" in panel.status.value
+    assert panel.card.value.count('role="listitem"') == 4
+    bars = {bar.name: len(bar.x) for bar in panel.figure.data}
+    assert bars["prefill"] >= 1
+    assert 1 <= bars["decode"] <= 12
+    assert engine.scheduler.num_blocks_used == 0
+
+
+def test_stop_ends_within_half_a_second_and_frees_the_blocks(engine):
+    panel = RequestPanel(engine, "hello " * 20, max_tokens=256)
+    slow = engine.step
+    engine.step = lambda: (time.sleep(0.02), slow())[1]  # as slow as a real model's decode
+    panel.start()
+    while not engine.trace.steps:
+        time.sleep(0.002)
+    assert engine.scheduler.num_blocks_used > 0
+    begin = time.monotonic()
+    panel.halt.click()
+    wait_idle(panel)
+    assert time.monotonic() - begin < 0.5
+    assert engine.scheduler.num_blocks_used == 0
+    assert "Stopped" in panel.status.value
+    assert list(engine.trace.requests.values())[-1].outcome == "cancelled"
+    assert not panel.go.disabled
+
+
+def test_an_empty_prompt_is_told_apart_and_starts_nothing(engine):
+    panel = RequestPanel(engine, "   ")
+    panel.go.click()
+    assert "empty" in panel.status.value
+    assert not engine.trace.requests
+
+
+def test_a_second_run_while_one_runs_is_refused(engine):
+    panel = RequestPanel(engine, "hello", max_tokens=200)
+    panel.start()
+    panel.start()
+    panel.live.cancel(wait=5)
+    assert len(engine.trace.requests) == 1
+
+
+def test_an_error_in_the_engine_is_shown_and_the_panel_lives_on(engine):
+    panel = RequestPanel(engine, "x" * 5000)
+    panel.start()
+    wait_idle(panel)
+    assert "ValueError" in panel.status.value
+    panel.prompt.value = "short"
+    panel.start()
+    wait_idle(panel)
+    assert "Done" in panel.status.value
+
+
+def test_each_settled_knob_sends_one_request_of_that_size(engine):
+    panel = KnobPanel(engine, prompt_tokens=16, output_tokens=4)
+    panel.prompt.slider.value = 32
+    wait_idle(panel)
+    panel.output.box.value = 8
+    wait_idle(panel)
+    assert [(r.prompt_tokens, r.output_tokens) for r in panel.runs] == [(32, 4), (32, 8)]
+    last = list(engine.trace.requests.values())[-1]
+    assert (last.prompt_tokens, last.completion_tokens) == (32, 8)
+    assert panel.table.value.count("<tr>") == 3
+
+
+def test_the_static_form_of_a_request_needs_no_widget(engine):
+    panel = RequestPanel(engine, "hello")
+    assert panel.run("hello", 5) is not None
+    bundle = show_request(engine.trace)._repr_mimebundle_()
+    assert "TTFT" in bundle["text/plain"]
+    assert "<caption" in bundle["text/html"]
+
+
+def test_showing_an_empty_trace_says_what_to_do(engine):
+    with pytest.raises(ValueError, match="run one first"):
+        show_request(engine.trace)
