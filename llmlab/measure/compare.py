@@ -12,6 +12,7 @@ from typing import Any
 from llmlab.measure.comparable import settings_changed, why_not_comparable
 from llmlab.measure.limits import Limits
 from llmlab.measure.metrics import summarize
+from llmlab.measure.stats import Stat, percentile
 from llmlab.measure.summary import Group, Summary
 from llmlab.measure.tables import show
 from llmlab.trace import Trace
@@ -158,7 +159,7 @@ def compare(
         goodput_gain,
         _verdict(names[1], checks, moved[1]),
         _decision(names, checks, moved, changes),
-        _not_shown(a, b, new),
+        _not_shown(a, new),
         changes,
     )
 
@@ -199,8 +200,6 @@ def _checks(old: Summary, new: Summary) -> list[Check]:
 
 def _figure(summary: Summary, class_name: str, figure: str, p: float) -> float | None:
     """A percentile over the completed requests of a class, times from the intended send."""
-    from llmlab.measure.stats import percentile
-
     samples: list[float] = []
     for m in summary.requests:
         if m.class_name != class_name or m.outcome != "completed":
@@ -224,10 +223,21 @@ def _class_rows(
         if c.class_name == name
     ]
     judged = {c.figure for c in checks if c.class_name == name}
-    for label, figure in (("TTFT", "ttft"), ("gap", "itl"), ("E2E", "e2e")):
+    for label, figure in (
+        ("TTFT", "ttft_from_schedule"),
+        ("gap", "itl"),
+        ("E2E", "e2e_from_schedule"),
+    ):
         if f"{label} p95" not in judged:
-            rows.append(_row(f"{name}: {label} p95, ms", old[figure].p95, new[figure].p95, None))
+            old_p95, new_p95 = (_from_schedule(group, figure).p95 for group in (old, new))
+            rows.append(_row(f"{name}: {label} p95, ms", old_p95, new_p95, None))
     return rows
+
+
+def _from_schedule(group: Group, figure: str) -> Stat:
+    """Times from the intended send; from the send where nobody noted an intention."""
+    stat = group[figure]
+    return stat if stat.n else group[figure.removesuffix("_from_schedule")]
 
 
 def _row(
@@ -280,18 +290,16 @@ def _decision(
     return f"For the stated mix and targets, test {what} next because {why}."
 
 
-def _not_shown(a: Trace, b: Trace, trial: Summary) -> list[str]:
-    lines = []
+def _not_shown(a: Trace, trial: Summary) -> list[str]:
     thin = [group.name for group in trial.classes.values() if group["ttft"].thin_p99]
-    if thin:
-        lines.append(f"p99: fewer than 100 requests ({', '.join(thin)})")
-    lines.append("run-to-run spread: one run of each setting")
-    lines.append("a cold model: first requests after a start")
-    lines.append("overload: arrivals beyond this rate, or after losing a replica")
-    lines.append("other mixes and other lengths")
-    if a.simulated and b.simulated:
-        lines.append("a real machine: both runs are simulated")
-    return lines
+    lines = [f"p99: fewer than 100 requests ({', '.join(thin)})"] if thin else []
+    lines += [
+        "run-to-run spread: one run of each setting",
+        "a cold model: first requests after a start",
+        "overload: arrivals beyond this rate, or after losing a replica",
+        "other mixes and other lengths",
+    ]
+    return lines + (["a real machine: both runs are simulated"] if a.simulated else [])
 
 
 def _changed(changes: list[tuple[str, Any, Any]]) -> str:

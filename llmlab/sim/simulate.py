@@ -131,4 +131,10 @@ def simulate(
         config=asdict(placed.config),
         constants=asdict(placed.constants),
     )
+    # What was asked, so that a reader can tell a closed loop from a schedule, and find the limits.
+    if isinstance(workload, ClosedLoop):
+        closed = {"kind": "closed", "concurrency": workload.users, "think_ns": workload.think_ns}
+        trace.meta["workload"] = {"arrivals": closed}
+    elif hasattr(workload, "to_dict"):
+        trace.meta["workload"] = workload.to_dict()
     return trace
