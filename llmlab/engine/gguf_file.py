@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from llmlab.config import ModelConfig
-from llmlab.engine.tokenizer import BPETokenizer, byte_level_bpe
+from llmlab.engine.tokenizer import PRE_TOKENIZERS, BPETokenizer, byte_level_bpe
 from llmlab.engine.weights import Source
 
 _SPECIAL = 3  # token_type of a control token in GGUF
@@ -109,7 +108,8 @@ def gguf_config(reader: Any, path: Path, *, tied: bool) -> ModelConfig:
         vocab_size=len(reader.get_field("tokenizer.ggml.tokens").data),
         max_position_embeddings=of("context_length"),
         rope_theta=float(of("rope.freq_base", 10_000.0)),
-        rms_norm_eps=float(of("attention.layer_norm_rms_epsilon")),
+        # Stored in float32: six digits give back the number that was meant.
+        rms_norm_eps=float(f"{of('attention.layer_norm_rms_epsilon'):.6g}"),
         tie_word_embeddings=tied,
         qk_norm=arch == "qwen3",
     )
@@ -119,15 +119,22 @@ def gguf_tokenizer(reader: Any, path: Path) -> BPETokenizer:
     kind = read(reader, "tokenizer.ggml.model", path)
     if kind != "gpt2":
         raise ValueError(f"{path}: tokenizer.ggml.model = {kind!r}: only 'gpt2' is supported")
+    pre = read(reader, "tokenizer.ggml.pre", path, "default")
+    if pre not in PRE_TOKENIZERS:
+        raise ValueError(
+            f"{path}: tokenizer.ggml.pre = {pre!r}: must be one of {', '.join(PRE_TOKENIZERS)}"
+        )
     tokens = read(reader, "tokenizer.ggml.tokens", path)
     types = read(reader, "tokenizer.ggml.token_type", path)
-    special = [token for token, kind in zip(tokens, types, strict=True) if kind == _SPECIAL]
-    pre: Callable[[str], bool] = {"smollm", "refact", "starcoder"}.__contains__
+    bos = None
+    if read(reader, "tokenizer.ggml.add_bos_token", path, False):
+        bos = tokens[read(reader, "tokenizer.ggml.bos_token_id", path)]
     backend = byte_level_bpe(
         tokens,
         read(reader, "tokenizer.ggml.merges", path),
-        special,
-        split_digits=pre(read(reader, "tokenizer.ggml.pre", path, "default")),
+        [token for token, type_ in zip(tokens, types, strict=True) if type_ == _SPECIAL],
+        pre=pre,
+        bos=bos,
     )
     eos = read(reader, "tokenizer.ggml.eos_token_id", path, None)
     return BPETokenizer(backend, eos, read(reader, "tokenizer.chat_template", path, None))

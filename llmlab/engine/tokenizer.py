@@ -190,18 +190,53 @@ def byte_level_alphabet() -> dict[int, str]:
     }
 
 
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+# How text is cut before merging, by the names GGUF files use; None is GPT-2's own rule. The
+# patterns are those of the models' published tokenizer.json.
+PRE_TOKENIZERS: dict[str, str | None] = {
+    "default": None,
+    "gpt-2": None,
+    "smollm": None,
+    "llama-bpe": _WORDS % "{1,3}",
+    "qwen2": _WORDS % "",
+}
+
+
 def byte_level_bpe(
-    tokens: Sequence[str], merges: Sequence[str], special: Sequence[str], *, split_digits: bool
+    tokens: Sequence[str],
+    merges: Sequence[str],
+    special: Sequence[str],
+    *,
+    pre: str = "default",
+    bos: str | None = None,
 ) -> Any:
-    """A `tokenizers` byte-level BPE from a vocabulary in id order and its merges in rank order."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    """A `tokenizers` byte-level BPE from a vocabulary in id order and its merges in rank order.
+
+    pre: a key of PRE_TOKENIZERS. bos: token that `encode` puts first.
+    """
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
+    from tokenizers import pre_tokenizers as split
+    from tokenizers.processors import TemplateProcessing
 
     vocab = {token: index for index, token in enumerate(tokens)}
     pairs = [(left, right) for left, right in (merge.split(" ", 1) for merge in merges)]
     backend = Tokenizer(models.BPE(vocab=vocab, merges=pairs))
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    steps = [pre_tokenizers.Digits(individual_digits=True)] if split_digits else []
-    backend.pre_tokenizer = pre_tokenizers.Sequence([*steps, byte_level])
+    pattern = PRE_TOKENIZERS[pre]
+    steps: list[Any] = [split.ByteLevel(add_prefix_space=False, use_regex=pattern is None)]
+    if pattern is not None:
+        steps.insert(0, split.Split(Regex(pattern), behavior="isolated"))
+    if pre == "smollm":
+        steps.insert(0, split.Digits(individual_digits=True))
+    backend.pre_tokenizer = split.Sequence(steps)
+    if pre == "qwen2":
+        backend.normalizer = normalizers.NFC()
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
+    if bos is not None:
+        backend.post_processor = TemplateProcessing(
+            single=f"{bos} $A", special_tokens=[(bos, vocab[bos])]
+        )
     return backend

@@ -9,11 +9,11 @@ import time
 
 import pytest
 import torch
-from llmlab.sched.chunked import Chunked
 
 from llmlab.config import EngineConfig
 from llmlab.engine import Engine
 from llmlab.engine.attention import paged_attention
+from llmlab.sched.chunked import Chunked
 from llmlab.sched.request import SamplingParams
 
 CONFIG = EngineConfig(

@@ -10,13 +10,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from llmlab.sched.chunked import Chunked
-from llmlab.sched.continuous import Continuous
-from llmlab.sched.static import Static
 
 from llmlab.config import EngineConfig
 from llmlab.engine import Engine, load_model
+from llmlab.sched.chunked import Chunked
+from llmlab.sched.continuous import Continuous
 from llmlab.sched.request import SamplingParams
+from llmlab.sched.static import Static
 
 POLICIES = {
     "chunked": Chunked,

@@ -26,7 +26,7 @@ def bpe_source(opened: list[int] | None = None) -> Source:
     if opened is not None:
         opened.append(1)
     backend = byte_level_bpe([*byte_level_alphabet().values(), "<|end|>"], [], ["<|end|>"],
-                             split_digits=True)  # fmt: skip
+                             pre="smollm")  # fmt: skip
     source = random_source(TINY)
     return Source(TINY, BPETokenizer(backend, 256, "T"), source.names, source.get)
 
