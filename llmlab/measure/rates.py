@@ -14,7 +14,6 @@ from typing import Any
 from llmlab.measure.per_request import (
     NS_PER_S,
     Contradiction,
-    merge_events,
     output_tokens,
     unstreamed_end,
 )
@@ -65,16 +64,17 @@ def arrivals(record: RequestRecord) -> list[tuple[int, int | None]]:
     whole = unstreamed_end(record)
     if whole is not None:
         return [(whole, record.completion_tokens)]
-    return [(event.t, event.k) for event in merge_events(record)]
+    return [(event.t, event.k) for event in record.events]
 
 
 def tokens_in(record: RequestRecord, window: Window) -> int | None:
     """Tokens of one request that arrived in the window; None if they cannot be placed."""
-    inside = [k for t, k in arrivals(record) if t in window]
+    came = arrivals(record)
+    inside = [k for t, k in came if t in window]
     if None not in inside:
         return sum(k for k in inside if k is not None)
     # With unknown k the whole answer can still be counted if all of it arrived inside.
-    return output_tokens(record) if len(inside) == len(arrivals(record)) else None
+    return output_tokens(record) if len(inside) == len(came) else None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from llmlab.measure.rates import concurrency_series, tokens_per_second_bins
-from llmlab.measure.stats import Stat
+from llmlab.measure.stats import Stat, describe
 from llmlab.measure.summary import Summary
 from llmlab.measure.tables import show
 from llmlab.trace import RequestRecord
@@ -51,12 +51,16 @@ def _axis(title: str, **more: Any) -> dict[str, Any]:
 
 
 def _cdf(summary: Summary, key: str, title: str, limit_name: str) -> dict[str, Any] | None:
-    """Share of samples at or below each value, one line a class, limits dashed."""
+    """Share of samples at or below each value, one line a class, limits dashed.
+
+    TTFT runs from the intended send where that is known, as the limits do.
+    """
     data: list[Figure] = []
     shapes: list[Figure] = []
     said: list[str] = []
-    for name, group in summary.classes.items():
-        samples = _samples(summary, name, key)
+    for name in summary.classes:
+        samples = _samples(summary, name, f"{key}_from_schedule") if key == "ttft" else []
+        samples = samples or _samples(summary, name, key)
         if not samples:
             continue
         shares = np.linspace(0, 100, min(CDF_POINTS, len(samples) + 1))
@@ -76,11 +80,8 @@ def _cdf(summary: Summary, key: str, title: str, limit_name: str) -> dict[str, A
         limit = getattr(summary.limits.get(name), limit_name, None)
         if limit is not None:
             shapes.append(_limit_line(limit, colour))
-        stat = group[key]
-        said.append(
-            f"{name}: median {show(stat.p50, 'ms')}, {top_percentile(stat)} "
-            f"{show(stat.percentiles.get(top_percentile(stat)), 'ms')}"
-        )
+        stat = describe([samples], [50, 95])
+        said.append(f"{name}: median {show(stat.p50, 'ms')}, p95 {show(stat.p95, 'ms')}")
     if not data:
         return None
     unit = "gaps" if key == "itl" else "requests"
