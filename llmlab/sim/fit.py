@@ -57,70 +57,63 @@ def constants_at(
     return Constants(**{**asdict(base), **values})
 
 
-def loss(point: NDArray[np.float64], rows: Sequence[Row], base: Constants) -> float:
-    """Sum of squared scaled log errors over `rows`, plus the pull towards the defaults."""
+def residuals(point: NDArray[np.float64], rows: Sequence[Row], base: Constants) -> list[float]:
+    """Scaled log errors of every figure that counts, then the pull towards the defaults."""
     constants = constants_at(point, base)
-    total = 0.0
-    for prior, log_ratio in zip(PRIORS.values(), point, strict=True):
-        total += (float(log_ratio) / prior.spread) ** 2
+    found = pull(point, PRIORS)
     for row in rows:
         predicted = predict(row, constants)
         for metric, tolerance in TOLERANCE.items():
             if row.counts(metric):
-                error = math.log(predicted[metric] / row.measured[metric])
-                total += (error / tolerance) ** 2
-    return total
+                found.append(math.log(predicted[metric] / row.measured[metric]) / tolerance)
+    return found
 
 
-def fit(
-    rows: Sequence[Row],
-    start: NDArray[np.float64] | None = None,
-    base: Constants | None = None,
-    evaluations: int = 250,
-) -> tuple[Constants, NDArray[np.float64], float]:
-    """Constants that serve `rows` best, where they are in log space, and the loss there."""
+def pull(point: NDArray[np.float64], priors: Mapping[str, Prior]) -> list[float]:
+    """One residual per constant: how many spreads it is away from its default."""
+    return [float(x) / prior.spread for x, prior in zip(point, priors.values(), strict=True)]
+
+
+def fit(rows: Sequence[Row], base: Constants | None = None, rounds: int = 12) -> Constants:
+    """Constants that serve `rows` best; always from the defaults, so no row leaks by the start."""
     known = base or Constants()
-    begin = np.zeros(len(PRIORS)) if start is None else start
-    point, value = nelder_mead(lambda p: loss(p, rows, known), begin, evaluations)
-    return constants_at(point, known), point, value
+    point = least_squares(lambda p: residuals(p, rows, known), np.zeros(len(PRIORS)), rounds)
+    return constants_at(point, known)
 
 
-Objective = Callable[[NDArray[np.float64]], float]
+Residuals = Callable[[NDArray[np.float64]], Sequence[float]]
 
 
-def nelder_mead(
-    function: Objective, start: NDArray[np.float64], evaluations: int, size: float = 0.15
-) -> tuple[NDArray[np.float64], float]:
-    """Minimize by the simplex of Nelder and Mead (1965); deterministic, needs no gradient.
+def least_squares(
+    function: Residuals, start: NDArray[np.float64], rounds: int, step: float = 0.03
+) -> NDArray[np.float64]:
+    """Minimize the sum of squares of `function` (Levenberg 1944, Marquardt 1963). Deterministic.
 
-    Returns the best point and its value, after about `evaluations` calls or when all corners
-    are equally good.
+    The derivative is a difference over `step`: wide, because a schedule that changes makes small
+    jumps. Stops after `rounds` steps or when no step helps.
     """
-    points = [start] + [start + size * axis for axis in np.eye(len(start))]
-    corners = [(function(point), point) for point in points]
-    calls = len(corners)
-    while calls < evaluations:
-        corners.sort(key=lambda corner: corner[0])
-        (best, best_point), (worst, worst_point) = corners[0], corners[-1]
-        if worst - best <= 1e-4 * (1 + abs(best)):
-            break
-        centre = np.mean([point for _, point in corners[:-1]], axis=0)
-        away = centre - worst_point
-        tried = [(function(centre + away), centre + away)]
-        if tried[0][0] < best:
-            tried.append((function(centre + 2 * away), centre + 2 * away))
-        elif tried[0][0] >= corners[-2][0]:
-            tried.append((function(centre - 0.5 * away), centre - 0.5 * away))
-        calls += len(tried)
-        found = min(tried, key=lambda corner: corner[0])
-        if found[0] < worst:
-            corners[-1] = found
+    point, now = start, np.asarray(function(start))
+    damping = 1e-2
+    for _ in range(rounds):
+        columns = [
+            (np.asarray(function(point + step * axis)) - now) / step for axis in np.eye(len(point))
+        ]
+        slope = np.stack(columns, axis=1)  # [residuals, constants]
+        curve = slope.T @ slope
+        before = float(now @ now)
+        for _ in range(4):
+            damped = curve + damping * np.diag(np.diag(curve) + 1e-9)
+            move = np.clip(np.linalg.solve(damped, -slope.T @ now), -1.0, 1.0)
+            then = np.asarray(function(point + move))
+            if float(then @ then) < before:
+                break
+            damping *= 8
         else:
-            halfway = [best_point + 0.5 * (point - best_point) for _, point in corners[1:]]
-            corners[1:] = [(function(point), point) for point in halfway]
-            calls += len(halfway)
-    best, best_point = min(corners, key=lambda corner: corner[0])
-    return best_point, best
+            break
+        point, now, damping = point + move, then, damping / 4
+        if before - float(now @ now) < 1e-4 * before:
+            break
+    return point
 
 
 STEP_PRIORS = {
@@ -138,8 +131,8 @@ def fit_steps(
 ) -> tuple[Constants, float]:
     """Constants that predict measured steps, and the median absolute error they leave.
 
-    steps: (shape, seconds). The loss is the sum of absolute log errors, so that a step that the
-    operating system interrupted pulls no harder than any other. A local engine has neither
+    steps: (shape, seconds). Large errors count less than squared, so that a step that
+    the operating system interrupted pulls no harder than many others. A local engine has neither
     network nor front end: both are zero.
     """
     if len(steps) < len(STEP_PRIORS):
@@ -149,18 +142,18 @@ def fit_steps(
     def at(point: NDArray[np.float64]) -> Constants:
         return constants_at(point, base, STEP_PRIORS)
 
-    def errors(point: NDArray[np.float64]) -> list[float]:
+    def errors(point: NDArray[np.float64]) -> NDArray[np.float64]:
         predicted = StepTime(cost, hardware, at(point))
-        return [abs(math.log(predicted.seconds(shape) / measured)) for shape, measured in steps]
+        return np.array([math.log(predicted.seconds(shape) / took) for shape, took in steps])
 
-    def total(point: NDArray[np.float64]) -> float:
-        pull = zip(STEP_PRIORS.values(), point, strict=True)
-        return sum(errors(point)) + sum((float(x) / p.spread) ** 2 for p, x in pull) / 10
+    def softened(point: NDArray[np.float64]) -> list[float]:
+        # Beyond 10 % the square of this grows like the error itself, not like its square.
+        large = np.sqrt(2 * (np.sqrt(1 + (errors(point) / 0.1) ** 2) - 1))
+        weak = [x / 3 for x in pull(point, STEP_PRIORS)]
+        return [*large.tolist(), *weak]
 
-    point = np.zeros(len(STEP_PRIORS))
-    for size in (0.5, 0.3, 0.1):  # start anew from the best point: a simplex can stall
-        point, _ = nelder_mead(total, point, 200, size)
-    return at(point), float(np.expm1(np.median(errors(point))))
+    point = least_squares(softened, np.zeros(len(STEP_PRIORS)), 40)
+    return at(point), float(np.expm1(np.median(np.abs(errors(point)))))
 
 
 def rounded(constants: Constants) -> dict[str, float]:
@@ -171,13 +164,11 @@ def rounded(constants: Constants) -> dict[str, float]:
 
 def fit_group(rows: Sequence[Row]) -> dict[str, Any]:
     """Entry of `data/step_time.yaml` for the rows of one device and engine."""
-    whole, point, _ = fit(rows)
+    whole = fit(rows)
     without = {}
     if len(rows) > 1:
         for row in rows:
-            others = [other for other in rows if other is not row]
-            found, _, _ = fit(others, start=point, evaluations=120)
-            without[row.key] = rounded(found)
+            without[row.key] = rounded(fit([other for other in rows if other is not row]))
     return {
         "fitted_on": sorted({row.set_id for row in rows}),
         "rows": len(rows),

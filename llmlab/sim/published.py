@@ -24,7 +24,7 @@ from llmlab.sim.step_time import Constants, constants_catalog, constants_from_en
 from llmlab.trace import Trace
 
 METRICS = ("ttft_ms", "tpot_ms", "output_rate")
-ROUNDS = 4  # requests a user sends; the first and the last round are not measured
+ROUNDS = 3  # requests a user sends; the first and the last round are not measured
 
 
 @dataclass(frozen=True)
@@ -88,22 +88,23 @@ def load_of(row: Row, placed: Deployment) -> ClosedLoop:
 
 
 def predict(row: Row, constants: Constants) -> dict[str, float]:
-    """ttft_ms and tpot_ms (medians) and output_rate (tokens/s) of a row, simulated."""
+    """ttft_ms and tpot_ms and output_rate (tokens/s) of a row, simulated."""
     placed = deployment_of(row, constants)
     scheduler = make_scheduler("chunked", placed.config)
     simulator = Simulator(scheduler, placed.step_time, record_steps=False)
     trace = simulator.run(load_of(row, placed))
-    return steady_state(trace, row.users)
+    return steady_state(trace, row.users, row.setting.get("statistic", "median"))
 
 
-def steady_state(trace: Trace, users: int) -> dict[str, float]:
-    """Figures of a closed loop without its first and last round.
+def steady_state(trace: Trace, users: int, statistic: str = "median") -> dict[str, float]:
+    """Figures of a closed loop without its first and last round; latencies as mean or median.
 
     Output rate by Little's law: users x tokens per request / mean time per request, which holds
     exactly in a closed loop without pauses.
     """
     records = sorted(trace.requests.values(), key=lambda record: record.t_send or 0)
     kept = records[users:-users]
+    typical = {"median": median, "mean": mean}[statistic]
     first = [record.events[0].t - (record.t_send or 0) for record in kept]
     last = [record.events[-1].t - (record.t_send or 0) for record in kept]
     tokens = [len(record.events) for record in kept]
@@ -113,8 +114,8 @@ def steady_state(trace: Trace, users: int) -> dict[str, float]:
         if n > 1
     ]
     return {
-        "ttft_ms": median(first) / 1e6,
-        "tpot_ms": median(gaps) / 1e6,
+        "ttft_ms": typical(first) / 1e6,
+        "tpot_ms": typical(gaps) / 1e6,
         "output_rate": users * mean(tokens) / (mean(last) / 1e9),
     }
 
