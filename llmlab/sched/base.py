@@ -181,9 +181,9 @@ class BaseScheduler(Scheduler):
         for request, token in zip(sampled, tokens, strict=True):
             output = request.output_token_ids
             output.append(token)
-            if len(output) >= request.max_tokens or token in request.stop_ids:
-                if self._stops(request, token):
-                    finished.append(request)
+            may_end = len(output) >= request.max_tokens or token in request.stop_ids
+            if may_end and self._stops(request, token):
+                finished.append(request)
         self._settle(finished)
         return finished
 

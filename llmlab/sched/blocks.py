@@ -1,197 +1,177 @@
-# NOTE to the scheduler's author: the coordinator overwrote your blocks.py at 17:17 by accident (sorry).
-# This stand-in has the API your base.py uses; put your own version back from your context, and drop this note.
-"""The pool of KV blocks: who holds which, what is free, what can be shared.
+"""The pool of KV blocks: who holds which, which are free, which can be found again by content.
 
-    block_ids of a request      [ b0 | b1 | b2 | b3 ]      tokens [0, B) [B, 2B) ...
-    slot of position p          block_ids[p // B] * B + p % B
+    free:  [ head ... tail ]     blocks nobody holds, least recently used at the head
+    table: request.block_ids     position p lies in block table[p // B], slot p % B
 
-Every block is either referenced by at least one live table or in the free queue, never both:
+A free block keeps its content until it is taken, so with the prefix cache on it can still be
+found: its key is a hash of its tokens and of its parent's key, hence of everything before it.
 
-    free queue   oldest ->  [ 7, 3, 9 ]  -> newest          the head is taken (and forgotten) first
-
-A free block may still hold a cached prefix; a later request that hits it takes it out of the
-middle of the queue. Blocks are freed from the tail of a request, so tails are forgotten first.
-This module knows block ids and token ids, and no policy.
+This module knows block ids and token ids only: no model, no step, no policy.
 """
 
 from __future__ import annotations
 
-import hashlib
 from array import array
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
+from hashlib import blake2b
 
+from llmlab.config import require_int
 from llmlab.sched.request import Request
-
-NO_PARENT = b""
-
-
-def block_key(parent: bytes, tokens: Sequence[int]) -> bytes:
-    """Content key of a full block: a hash of its tokens chained to the block before it.
-
-    The chain makes the key mean "these tokens at this place after that prefix", since keys and
-    values depend on everything before them.
-    """
-    return hashlib.blake2b(parent + array("q", tokens).tobytes(), digest_size=16).digest()
 
 
 class BlockManager:
-    """A pool of `num_blocks` blocks of `block_size` tokens. All or nothing: a refused allocation
-    leaves no trace."""
+    """N blocks of B slots. Every method either does all it says or changes nothing."""
 
     def __init__(
         self, num_blocks: int, block_size: int, enable_prefix_caching: bool = False
     ) -> None:
+        require_int("BlockManager", "num_blocks", num_blocks, 1)
+        require_int("BlockManager", "block_size", block_size, 1)
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.caching = enable_prefix_caching
+        self.enable_prefix_caching = enable_prefix_caching
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self._refs = [0] * num_blocks
-        self._key_of: dict[int, bytes] = {}  # block -> key, only for registered blocks
-        self._block_of: dict[bytes, int] = {}  # key -> the first block registered under it
-
-    def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that hold `num_tokens` tokens: ceil(num_tokens / block_size)."""
-        return -(-num_tokens // self.block_size)
+        self._block_of: dict[bytes, int] = {}  # key -> the block that holds this content
+        self._key_of: list[bytes | None] = [None] * num_blocks
 
     @property
     def num_free(self) -> int:
+        """Blocks nobody holds, those with findable content counted."""
         return len(self._free)
 
     @property
     def num_used(self) -> int:
         return self.num_blocks - len(self._free)
 
-    # -- taking and giving back --------------------------------------------------------------
+    @property
+    def num_cached(self) -> int:
+        """Blocks that can be found by their content, held or free."""
+        return len(self._block_of)
 
-    def append(self, request: Request, num_tokens: int) -> bool:
-        """Grow the table until it holds `num_tokens` tokens; False (and no change) if it cannot."""
-        missing = self.blocks_for(num_tokens) - len(request.block_ids)
-        if missing > len(self._free):
-            return False
-        for _ in range(missing):
-            request.block_ids.append(self._take())
-        return True
+    def blocks_for(self, num_tokens: int) -> int:
+        """ceil(num_tokens / B)."""
+        return -(-num_tokens // self.block_size)
+
+    # ------------------------------------------------------------ taking
 
     def allocate(
         self, request: Request, num_tokens: int, hits: Sequence[int] = (), keep_free: int = 0
     ) -> bool:
-        """First blocks of a request: `hits` are shared, the rest is new.
+        """A newcomer's table: the hits, then new blocks up to `num_tokens` positions.
 
-        `keep_free` blocks must remain free afterwards (the watermark). A hit that lies in the
-        free queue is used up too, so it counts. False, and nothing changed, if they do not fit.
+        hits: what `lookup` found. keep_free: blocks that must be left over. A hit that nobody
+        holds leaves the free list too, so it counts like a new block. False: nothing changed.
         """
         new = self.blocks_for(num_tokens) - len(hits)
-        waking = sum(self._refs[block] == 0 for block in hits)
-        if new + waking + keep_free > len(self._free):
+        idle_hits = sum(self._refs[block] == 0 for block in hits)
+        if new + idle_hits + keep_free > len(self._free):
             return False
-        # Hits first: taken out of the queue, they can no longer be evicted for the new ones.
-        for block in hits:
+        for block in hits:  # before new ones are taken, or they could be taken as new
             if self._refs[block] == 0:
                 del self._free[block]
             self._refs[block] += 1
-            request.block_ids.append(block)
+        request.block_ids = [*hits, *(self._take() for _ in range(new))]
+        return True
+
+    def append(self, request: Request, num_tokens: int) -> bool:
+        """Make a table long enough for `num_tokens` positions. False: nothing changed."""
+        new = self.blocks_for(num_tokens) - len(request.block_ids)
+        if new > len(self._free):
+            return False
         for _ in range(new):
             request.block_ids.append(self._take())
         return True
 
     def free(self, request: Request) -> None:
-        """Give all blocks of a request back, last one first."""
+        """Give back a request's blocks, the last first: tails are evicted before heads."""
         for block in reversed(request.block_ids):
             self._refs[block] -= 1
             if self._refs[block] == 0:
                 self._free[block] = None
-        request.block_ids.clear()
+        request.block_ids = []
 
     def _take(self) -> int:
+        """The least recently used free block; what it held can no longer be found."""
         block, _ = self._free.popitem(last=False)
-        self._refs[block] = 1
-        key = self._key_of.pop(block, None)
+        key = self._key_of[block]
         if key is not None:
-            del self._block_of[key]  # its old content is about to be overwritten
+            del self._block_of[key]
+            self._key_of[block] = None
+        self._refs[block] = 1
         return block
 
-    # -- prefix cache ------------------------------------------------------------------------
+    # ------------------------------------------------------------ finding by content
 
     def lookup(self, request: Request) -> list[int]:
-        """Blocks that already hold the request's first tokens, longest run from the start.
+        """Blocks that hold the request's first tokens already, `num_tokens - 1` at most.
 
-        At most num_tokens - 1 tokens are hit: the last one must be computed for its logits.
-        Changes nothing.
+        One token is always left to compute: its logits choose the next one.
         """
         hits: list[int] = []
-        if not self.caching:
-            return hits
-        key = NO_PARENT
-        for start in range(0, request.num_tokens - self.block_size, self.block_size):
-            key = block_key(key, self._tokens(request, start))
-            block = self._block_of.get(key)
-            if block is None:
-                break
-            hits.append(block)
+        if self.enable_prefix_caching:
+            for key in self._keys(request, (request.num_tokens - 1) // self.block_size):
+                block = self._block_of.get(key)
+                if block is None:
+                    break
+                hits.append(block)
         return hits
 
-    def register(self, request: Request, n: int) -> None:
-        """Make the blocks findable that the last `n` computed tokens filled.
+    def register(self, request: Request, num_new: int) -> None:
+        """Make the blocks findable that the last `num_new` computed tokens filled.
 
-        Called after the forward wrote them, with num_computed_tokens already advanced.
+        Call it when the tokens are written, not when they are planned. Of two blocks with the
+        same content the first stays the one that is found.
         """
-        size, computed = self.block_size, request.num_computed_tokens
-        first, last = (computed - n) // size, computed // size
-        if not self.caching or first == last:
+        done = request.num_computed_tokens
+        first, end = (done - num_new) // self.block_size, done // self.block_size
+        if first == end or not self.enable_prefix_caching:
             return
-        key = self._chain(request, first)
-        for index in range(first, last):
-            key = block_key(key, self._tokens(request, index * size))
-            block = request.block_ids[index]
-            # A second block of equal content stays unregistered: the first one serves all hits.
-            if key not in self._block_of and block not in self._key_of:
-                self._block_of[key] = block
-                self._key_of[block] = key
+        keys = self._keys(request, end)
+        for index in range(first, end):
+            if keys[index] not in self._block_of:
+                block = request.block_ids[index]
+                self._block_of[keys[index]] = block
+                self._key_of[block] = keys[index]
 
     def reset_cache(self) -> None:
-        """Forget all cached content; blocks in use stay in use."""
-        self._key_of.clear()
+        """Forget all content; blocks in use stay in use."""
         self._block_of.clear()
+        self._key_of = [None] * self.num_blocks
 
-    def _chain(self, request: Request, index: int) -> bytes:
-        """Key of the block before `index`, from its registration or by hashing from the start."""
-        if index == 0:
-            return NO_PARENT
-        known = self._key_of.get(request.block_ids[index - 1])
-        if known is not None:
-            return known
-        return block_key(
-            self._chain(request, index - 1), self._tokens(request, (index - 1) * self.block_size)
-        )
+    def _keys(self, request: Request, count: int) -> list[bytes]:
+        """Keys of the first `count` blocks; kept on the request, whose history only grows."""
+        keys = request.block_keys
+        for index in range(len(keys), count):
+            start = index * self.block_size
+            tokens = request.tokens(start, start + self.block_size)
+            keys.append(block_key(keys[-1] if keys else b"", tokens))
+        return keys[:count]
 
-    def _tokens(self, request: Request, start: int) -> list[int]:
-        stop, prompt = start + self.block_size, request.prompt_token_ids
-        tokens = prompt[start:stop]
-        if len(tokens) < self.block_size:
-            split = len(prompt)
-            tokens = tokens + request.output_token_ids[max(0, start - split) : stop - split]
-        return tokens
-
-    # -- the laws ----------------------------------------------------------------------------
+    # ------------------------------------------------------------ checking
 
     def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
-        """Raise RuntimeError unless `tables` (of all live requests) and the pool agree.
-
-        free + referenced = all, disjoint; references = tables that hold the block; no block twice
-        in one table; the cache maps of keys and blocks are each other's inverse.
-        """
-        counted = [0] * self.num_blocks
+        """Raise RuntimeError unless `tables`, all of the live ones, explain every block."""
+        held: Counter[int] = Counter()
         for table in tables:
             if len(set(table)) != len(table):
-                raise RuntimeError(f"a block stands twice in one table: {list(table)}")
-            for block in table:
-                counted[block] += 1
-        if counted != self._refs:
-            wrong = [b for b in range(self.num_blocks) if counted[b] != self._refs[b]]
-            raise RuntimeError(f"reference counts of blocks {wrong} differ from the live tables")
-        for block in range(self.num_blocks):
-            if (block in self._free) == (counted[block] > 0):
-                raise RuntimeError(f"block {block} must be either free or referenced")
-        if {key: block for block, key in self._key_of.items()} != self._block_of:
-            raise RuntimeError("the prefix cache's maps disagree")
+                raise RuntimeError(f"a block twice in one table: {list(table)}")
+            held.update(table)
+        for block, refs in enumerate(self._refs):
+            if refs != held[block]:
+                raise RuntimeError(f"block {block}: ref count {refs}, in {held[block]} tables")
+            if (refs == 0) != (block in self._free):
+                raise RuntimeError(f"block {block}: ref count {refs} and free do not agree")
+        if len(self._free) + len(held) != self.num_blocks:
+            raise RuntimeError(
+                f"{len(self._free)} free and {len(held)} held blocks of {self.num_blocks}"
+            )
+        keyed = {key: block for block, key in enumerate(self._key_of) if key is not None}
+        if keyed != self._block_of:
+            raise RuntimeError("the cache's two maps, key to block and block to key, differ")
+
+
+def block_key(parent: bytes, tokens: Sequence[int]) -> bytes:
+    """Key of a full block: 16 bytes over its parent's key (b"" for the first) and its tokens."""
+    return blake2b(parent + array("q", tokens).tobytes(), digest_size=16).digest()

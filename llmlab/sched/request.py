@@ -66,7 +66,8 @@ class SamplingParams:
         if self.logprobs is not None:
             require_int("SamplingParams", "logprobs", self.logprobs, 0, 20)
         # One string or a list is what people write; a tuple is what a frozen record holds.
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        given: Any = self.stop
+        stop = (given,) if isinstance(given, str) else tuple(given or ())
         for text in stop:
             require(
                 isinstance(text, str) and text != "",
