@@ -55,8 +55,7 @@ def _example(unit: str) -> str:
 def _finite(value: Fraction | float, unit: str) -> Fraction | float:
     if isinstance(value, float) and not math.isfinite(value):
         raise NotANumber(f"that is no finite number; expected {_example(unit)}")
-    # 14 digits: 0.1 + 0.2 is meant as 0.3, also where the answer has to be exact.
-    return Fraction(f"{value:.14g}") if isinstance(value, float) else value
+    return Fraction(repr(value)) if isinstance(value, float) else value
 
 
 def _scalar(answer: Any, unit: str) -> Fraction | float:

@@ -41,6 +41,11 @@ def audit(students: int = 100) -> Audit:
     """Check everything; `students` names are drawn for each item."""
     found = Audit()
     try:
+        library.folders("worksheets")
+    except ContentError as error:
+        found.problems = [str(error)]
+        return found
+    try:
         items, bank = list(library.items().values()), list(library.questions().values())
     except ContentError:
         # Something is broken: go file by file, so that every problem is told, not the first.

@@ -199,8 +199,15 @@ def evaluate(text: str, scope: Mapping[str, Value]) -> Value:
         raise
     except (ArithmeticError, ValueError, TypeError) as error:
         raise FormulaError(f"{text!r} has no value here: {error}") from None
-    if type(value) is Fraction or isinstance(value, bool):
+    if isinstance(value, bool):
         return value
-    if isinstance(value, complex) or not math.isfinite(value):
+    if isinstance(value, complex) or not _fits(value):
         raise FormulaError(f"{text!r} has no finite value here")
-    return value if isinstance(value, float) else Fraction(value)
+    return value if isinstance(value, (float, Fraction)) else Fraction(value)
+
+
+def _fits(value: Value) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a fraction beyond the range of floats
+        return False

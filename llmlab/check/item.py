@@ -97,26 +97,25 @@ class Tolerance(Model):
         if self.order_of_magnitude:
             if given <= 0 or right <= 0:
                 return bool(given == right)
-            return abs(math.log10(given / right)) <= self.order_of_magnitude * _SLACK
-        allowed = max(float(self.absolute or 0), float(self.relative or 0) * abs(float(right)))
+            return abs(math.log10(given / right)) <= self.order_of_magnitude * float(_SLACK)
+        relative = _NOISE if self.exact else float(self.relative or 0)
+        allowed = max(float(self.absolute or 0), relative * abs(float(right)))
         distance = abs(float(given) - float(right))
-        if not (isinstance(given, Fraction) and isinstance(right, Fraction)):
-            return distance <= allowed * _SLACK
-        # Floats decide what is clear; the edge and exact answers are decided in fractions.
+        # Floats decide what is clear; near the edge the decimals that were written decide.
         if abs(distance - allowed) > 1e-6 * max(distance, allowed):
             return distance < allowed
-        near = max(_fraction(self.absolute or 0), _fraction(self.relative or 0) * abs(right))
-        return abs(given - right) <= near * _EXACT_SLACK
+        near = max(_decimal(self.absolute or 0), _decimal(relative) * abs(_decimal(right)))
+        return abs(_decimal(given) - _decimal(right)) <= near * _SLACK
 
 
-_EPS = 2.0**-52
-_SLACK = 1 + 4 * _EPS
-_EXACT_SLACK = 1 + 4 * Fraction(_EPS)
+_SLACK = 1 + 4 * Fraction(1, 2**52)
+_NOISE = 1e-12  # of binary arithmetic: 0.1 + 0.2 is meant as 0.3, also where exact is asked
 
 
-@lru_cache(maxsize=256)
-def _fraction(number: int | float) -> Fraction:
-    return Fraction(repr(number))
+@lru_cache(maxsize=1024)
+def _decimal(number: Fraction | float) -> Fraction:
+    """The decimal number that a float is written as: 45.8 is 458/10."""
+    return Fraction(repr(number)) if isinstance(number, float) else Fraction(number)
 
 
 class Misconception(Model):

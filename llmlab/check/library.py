@@ -28,6 +28,8 @@ def folders(kind: str) -> tuple[Path, ...]:
     found = [data_path(kind)]
     own = os.environ.get("LLMLAB_ITEMS")
     if own:
+        if not Path(own).is_dir():
+            raise ContentError(f"LLMLAB_ITEMS: there is no folder {own}")
         inside = Path(own) / kind
         has_kinds = any((Path(own) / k).is_dir() for k in ("worksheets", "questions"))
         if inside.is_dir():

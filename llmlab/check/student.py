@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import os
 import re
 import tempfile
@@ -144,7 +145,8 @@ def from_sheet(data: Any) -> Student:
         raise ValueError("sheet field numbers: must hold the numbers of each worksheet")
     for group in numbers.values():
         for key, value in group.items():
-            if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+            fits = isinstance(value, str) or (type(value) in (int, float) and math.isfinite(value))
+            if not fits:
                 raise ValueError(f"sheet field numbers.{key}: must be a number or a word")
     return Student(name, sheet=numbers, sheet_fingerprint=mark)
 

@@ -14,6 +14,7 @@ import yaml
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
+_PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 Lines = dict[tuple[str | int, ...], int]
 
 
@@ -59,6 +60,8 @@ def _plain(
     if len(at) > MAX_DEPTH:
         raise ContentError(f"{path}:{line}: nested deeper than {MAX_DEPTH}")
     seen.add(id(node))
+    if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN_TAGS:
+        raise ContentError(f"{path}:{line}: the tag {node.tag} is not allowed here")
     if isinstance(node, yaml.SequenceNode):
         return [
             _plain(loader, child, (*at, i), lines, seen, path) for i, child in enumerate(node.value)

@@ -1,0 +1,227 @@
+"""The worksheets' content: the curriculum's numbers, the wrong answers, each student's draws."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+import pytest
+
+from llmlab.check import library
+from llmlab.check.audit import audit, curriculum
+from llmlab.check.judge import judge
+from llmlab.check.sheets import every_numeric
+from llmlab.check.solution import solution
+from llmlab.check.student import CURRICULUM, Student
+from llmlab.check.worksheet import Item, right_value, wrong_values
+
+ITEMS = {item.id: item for item in every_numeric()}
+WRONG = [(item.id, wrong.id) for item in ITEMS.values() for wrong in item.spec.misconceptions]
+
+# Worked out by hand from the curriculum's numbers, not by the formulas.
+KNOWN = {
+    "A4.ttft-ratio": 3.75,
+    "A4.tpot-ratio": 7.55,
+    "A4.rate-ratio": 8.11,
+    "A5.experts-one": 8,
+    "A5.experts-many": 125.94,
+    "B4.mean-prompt": 4224,
+    "B4.context": 8256,
+    "B5.gain-large": 20,
+    "B5.gain-chunks": 12.2,
+    "B6.decode": 8,
+    "B6.chunk": 20,
+    "B6.gap": 28,
+    "B11.ttft": 400,
+    "B11.e2e": 1380,
+    "B11.ttft-after": 330,
+    "B11.e2e-after": 1702,
+    "B12.ttft": 300,
+    "B12.gaps": 30,
+    "B12.e2e": 1050,
+    "B12.ttft-change": 100,
+    "B12.e2e-change": 100,
+    "B12.itl-change": 0,
+    "B14.completion-time": 850,
+    "C7.kv-per-token": 2 * 32 * 8 * 128 * 2,
+    "C10.stream-rate": 25,
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_without_a_name_the_answers_are_those_of_the_curriculum(name: str) -> None:
+    assert judge(ITEMS[name], KNOWN[name]).state == "correct"
+
+
+def test_the_growth_of_the_weights_read_is_about_ten() -> None:
+    assert float(right_value(*_first("A5.weight-growth"))) == pytest.approx(10, rel=0.05)
+
+
+def _first(name: str) -> tuple[object, dict[str, object]]:
+    item = ITEMS[name]
+    return item.spec, item.parameters_for(CURRICULUM)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(("name", "wrong"), WRONG)
+def test_each_wrong_way_of_thinking_is_recognised(name: str, wrong: str) -> None:
+    for student in (CURRICULUM, Student("Ada"), Student("Björk")):
+        item = ITEMS[name]
+        values = item.parameters_for(student)
+        made = wrong_values(item.spec, values, right_value(item.spec, values))
+        index = [m.id for m in item.spec.misconceptions].index(wrong)
+        result = judge(item, made[index], student)
+        assert result.misconception == wrong
+        assert result.state == (
+            "partial" if item.spec.misconceptions[index].credit else "incorrect"
+        )
+        assert result.message == item.fill(item.spec.misconceptions[index].message, values)
+        assert result.score == item.spec.misconceptions[index].credit
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_the_solution_is_right_for_everybody(name: str) -> None:
+    for student in (CURRICULUM, Student("Ada"), Student('O\'Neil, "Zoë"')):
+        assert judge(ITEMS[name], solution(name, student), student).state == "correct"
+
+
+def _stands_in(number: float, text: str) -> bool:
+    found = re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?", text)
+    return any(float(one.rstrip(",.").replace(",", "")) == number for one in found)
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_no_message_hint_or_example_gives_the_answer_away(name: str) -> None:
+    item = ITEMS[name]
+    for student in (CURRICULUM, Student("Ada"), Student("Grace")):
+        values = item.parameters_for(student)
+        right = float(right_value(item.spec, values))
+        said = [item.fill(m.message, values) for m in item.spec.misconceptions]
+        said += item.hints_for(student)
+        said += [judge(item, answer, student).message for answer in ("fast", True, "1 parsec")]
+        for text in said:
+            assert not _stands_in(right, text), text
+        wrong = judge(item, 123456.75, student)
+        assert wrong.state == "incorrect"
+        assert not _stands_in(right, wrong.message)
+
+
+def _draws_are_legal(students: list[Student]) -> None:
+    """Numbers come from the lists, and every wrong answer is farther off than the tolerance."""
+    for item in ITEMS.values():
+        lists = {**item.shared.draws.parameters, **item.spec.parameters}
+        rows = [*item.shared.draws.together, *item.spec.together]
+        for student in students:
+            values = item.parameters_for(student)
+            assert all(values[name] in p.draw for name, p in lists.items())
+            assert all({k: values[k] for k in row.first} in row.draw for row in rows)
+            _wrong_is_apart(item, values)
+
+
+def _wrong_is_apart(item: Item, values: dict[str, object]) -> None:
+    right = right_value(item.spec, values)
+    wrong = wrong_values(item.spec, values, right)
+    points = [("right", right), *zip((m.id for m in item.spec.misconceptions), wrong, strict=True)]
+    for i, (one, x) in enumerate(points):
+        for other, y in points[:i]:
+            assert abs(float(x) - float(y)) > max(_reach(item, x), _reach(item, y)), (
+                item.id,
+                one,
+                other,
+                values,
+            )
+
+
+def _reach(item: Item, value: Fraction | float) -> float:
+    tolerance = item.spec.tolerance
+    near = max(float(tolerance.absolute or 0), float(tolerance.relative or 0) * abs(float(value)))
+    return near * (1 - 1e-9)
+
+
+def test_drawn_numbers_are_legal_and_wrong_answers_do_not_collide() -> None:
+    _draws_are_legal([Student(f"unit {n}") for n in range(100)])
+
+
+@pytest.mark.slow
+def test_drawn_numbers_are_legal_for_ten_thousand_students() -> None:
+    _draws_are_legal([Student(f"seed {n}", key=b"a course key of a class") for n in range(10_000)])
+
+
+def test_students_get_different_numbers() -> None:
+    item = ITEMS["B11.e2e"]
+    drawn = {tuple(item.parameters_for(Student(f"n{i}")).values()) for i in range(200)}
+    assert len(drawn) > 150
+
+
+def test_numbers_depend_on_key_and_name_alone() -> None:
+    item = ITEMS["B11.ttft"]
+    ada = item.parameters_for(Student("Ada"))
+    assert ada == item.parameters_for(Student("  Ada "))
+    keys = [item.parameters_for(Student("Ada", key=bytes([n]) * 16)) for n in range(50)]
+    assert len({tuple(v.values()) for v in keys}) > 30
+
+
+def test_the_sampler_is_pinned() -> None:
+    """A changed sampler would give a class new numbers in the middle of a course."""
+    student = Student("Ada", key=b"0123456789abcdef")
+    assert student.fingerprint == PINNED_FINGERPRINT
+    assert ITEMS["B11.ttft"].parameters_for(student) == PINNED
+
+
+PINNED_FINGERPRINT = "e20383"
+PINNED: dict[str, object] = {
+    "wait": 110,
+    "preprocessing": 40,
+    "prefill": 270,
+    "tokens": 45,
+    "gap": 24,
+    "prefill_after": 150,
+    "gap_after": 30,
+}
+
+
+def test_all_items_of_a_worksheet_share_its_numbers() -> None:
+    sheet = library.load_worksheet("b11")
+    values = [item.parameters_for(Student("Ada")) for item in sheet.items]
+    assert all(v == values[0] for v in values)
+
+
+def test_the_content_is_sound() -> None:
+    found = audit(students=20)
+    assert found.problems == []
+    assert found.items == len(library.items())
+    assert found.misconceptions == len(WRONG)
+
+
+def test_every_calculation_of_the_curriculum_is_an_item() -> None:
+    covered = {c for item in ITEMS.values() for c in item.covers}
+    assert {
+        "A3",
+        "A4",
+        "A5",
+        "A6",
+        "B1",
+        "B2",
+        "B4",
+        "B5",
+        "B6",
+        "B7",
+        "B8",
+        "B9",
+        "B11",
+        "B12",
+        "B14",
+        "C3",
+        "C4",
+        "C5",
+        "C6",
+        "C7",
+        "C8",
+        "C9",
+        "C10",
+    } <= covered
+
+
+def test_the_curriculum_has_all_its_ids() -> None:
+    want = [f"A{n}" for n in range(10)] + [f"B{n}" for n in range(1, 18)]
+    want += [f"C{n}" for n in range(1, 11)]
+    assert list(curriculum()) == want
