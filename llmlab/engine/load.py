@@ -6,6 +6,7 @@ Finding the files and building the layers; where tensors come from is `weights`,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -142,21 +143,38 @@ def build_model(
     """Turn a source's tensors into layers, one at a time so that no second copy of all remains."""
     config = source.config
     total = config.num_hidden_layers + 1
+    scratch: dict[torch.Size, torch.Tensor] = {}
+
+    def note(done: int) -> None:
+        if progress:
+            progress(done, total, "loading layers")
 
     def vector(name: str) -> torch.Tensor:
         return source.get(name).to(device=device, dtype=dtype).clone()
 
+    def stacked(names: Sequence[str]) -> torch.Tensor:
+        """Weights of several projections of one input, one below the other."""
+        parts = [source.get(f"{name}.weight") for name in names]
+        shape = torch.Size([sum(part.shape[0] for part in parts), parts[0].shape[1]])
+        if packed:
+            # Packing copies: one buffer a shape serves all layers, and no holes are left behind.
+            if shape not in scratch:
+                scratch[shape] = torch.empty(shape)
+            weight = scratch[shape]
+        else:
+            weight = torch.empty(shape, device=device, dtype=dtype)
+        first = 0
+        for part in parts:
+            weight[first : first + part.shape[0]] = part
+            first += part.shape[0]
+        return weight
+
     def linear(*names: str) -> Linear:
-        """One product for several projections of the same input, their rows stacked."""
-        parts = [source.get(f"{n}.weight") for n in names]
-        weight = parts[0] if len(parts) == 1 else torch.cat(parts)
-        bias = None
+        weight, bias = stacked(names), None
         if f"{names[0]}.bias" in source.names:
             bias = torch.cat([source.get(f"{n}.bias") for n in names])
-        if packed:
-            return PackedLinear(weight, bias)
-        bias = None if bias is None else bias.to(device=device, dtype=dtype)
-        return PlainLinear(weight.to(device=device, dtype=dtype), bias)
+            bias = bias.to(device=device, dtype=dtype)
+        return PackedLinear(weight, bias) if packed else PlainLinear(weight, bias)
 
     def layer(index: int) -> Layer:
         at = f"model.layers.{index}"
@@ -172,21 +190,22 @@ def build_model(
             down=linear(f"{at}.mlp.down_proj"),
         )
 
-    layers = []
-    for index in range(config.num_hidden_layers):
-        layers.append(layer(index))
-        if progress:
-            progress(index + 1, total, "loading layers")
     # A packed model keeps its embedding as the mapped file: only the rows looked up are read.
     embedding = source.get("model.embed_tokens.weight")
     if not packed:
         embedding = embedding.to(device=device, dtype=dtype)
-    head_name = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
+    # The head is the largest product: first, while little else takes memory.
     if config.tie_word_embeddings and not packed:
         head: Linear = PlainLinear(embedding)
     else:
-        head = linear(head_name)
-    model = Model(
+        head = linear("model.embed_tokens" if config.tie_word_embeddings else "lm_head")
+        scratch.clear()
+    note(1)
+    layers = []
+    for index in range(config.num_hidden_layers):
+        layers.append(layer(index))
+        note(index + 2)
+    return Model(
         config=config,
         tokenizer=source.tokenizer,
         embedding=embedding,
@@ -197,6 +216,3 @@ def build_model(
         device=device,
         packed=packed,
     )
-    if progress:
-        progress(total, total, "loading layers")
-    return model
