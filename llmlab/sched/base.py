@@ -1,7 +1,7 @@
 """What all policies share: the door, the lists, taking blocks, preempting, committing, ending.
 
-A policy adds one method, `_fill(step)`: who gets how many tokens. Reading two policies side by
-side is therefore reading what differs, and nothing else.
+A policy adds `_fill(step)`, who is served in which order, and `_chunk`, how much of a prompt one
+step computes. Reading two policies side by side is reading what differs, and nothing else.
 
     waiting --_admit--> prefilling --commit--> decoding --commit--> finished
        ^                     |                    |
@@ -19,7 +19,7 @@ from itertools import count
 from operator import attrgetter
 
 from llmlab.config import EngineConfig, require_int
-from llmlab.sched import door, leap
+from llmlab.sched import door, integrity, leap
 from llmlab.sched.blocks import BlockManager
 from llmlab.sched.plan import Scheduler, StepPlan
 from llmlab.sched.queues import FcfsQueue, PriorityQueue, WaitingQueue
@@ -90,7 +90,7 @@ class BaseScheduler(Scheduler):
 
     def _decode_all(self, step: StepPlan) -> bool:
         """Give every decode its token at once, if all have a slot. False: nothing changed."""
-        size = self.config.block_size
+        size = self.config.block_size  # the usual step, so without a call per request
         full = [r for r in self.decoding if r.num_computed_tokens == len(r.block_ids) * size]
         if len(full) > self.blocks.num_free or len(self.decoding) > step.budget:
             return False
@@ -100,6 +100,17 @@ class BaseScheduler(Scheduler):
         step.sampled.extend(self.decoding)
         step.budget -= len(self.decoding)
         return True
+
+    def _serve_running(
+        self, step: StepPlan, walk: Iterable[Request], stop_at_loss: bool = False
+    ) -> None:
+        """Give each of `walk` its chunk, in order. stop_at_loss: end with the first that goes."""
+        for request in list(walk):
+            if request.status is not RequestStatus.RUNNING:
+                continue  # preempted for one before it
+            n = self._chunk(request.num_missing_tokens, step.budget)
+            if n > 0 and not self._serve(step, request, n) and stop_at_loss:
+                break
 
     def _serve(self, step: StepPlan, request: Request, n: int) -> bool:
         """Give a running request n tokens, preempting until they fit. False: it had to go."""
@@ -111,12 +122,29 @@ class BaseScheduler(Scheduler):
         self._give(step, request, n)
         return True
 
-    def _admit(self, step: StepPlan, hits: Sequence[int], num_tokens: int) -> Request | None:
-        """Let the head of the queue run, with slots for its first `num_tokens`. None: no room."""
+    @abstractmethod
+    def _chunk(self, missing: int, budget: int) -> int:
+        """The policy: how many of the missing tokens one step computes; 0 for none of them."""
+
+    def _admit_waiting(self, step: StepPlan) -> None:
+        """Let waiting requests begin, in order: nobody overtakes a head that finds no room."""
+        while self._may_admit(step.budget):
+            request = self.waiting.head
+            hits = self.blocks.lookup(request)
+            cached = len(hits) * self.config.block_size
+            n = self._chunk(request.num_tokens - cached, step.budget)
+            if n == 0 or not self._admit(step, hits, cached + n):
+                break
+            self._give(step, request, n)
+
+    def _may_admit(self, budget: int) -> bool:
+        return len(self.waiting) > 0 and self.num_running < self.config.max_num_seqs and budget > 0
+
+    def _admit(self, step: StepPlan, hits: Sequence[int], num_tokens: int) -> bool:
+        """Let the head of the queue run, with slots for its first tokens. False: no room."""
         request = self.waiting.head
-        keep_free = self._watermark if self.num_running else 0
-        if not self.blocks.allocate(request, num_tokens, hits, keep_free):
-            return None
+        if not self.blocks.allocate(request, num_tokens, hits, self._keep_free()):
+            return False
         self.waiting.remove(request)
         request.status = RequestStatus.RUNNING
         request.admission = next(self._admissions)
@@ -125,7 +153,11 @@ class BaseScheduler(Scheduler):
             request.num_cached_tokens = request.num_computed_tokens
         step.cache_hit_tokens += request.num_computed_tokens
         (self.decoding if request.decodes else self.prefilling).append(request)
-        return request
+        return True
+
+    def _keep_free(self) -> int:
+        """Blocks a newcomer must leave; none when it is alone, or it might never begin."""
+        return self._watermark if self.num_running else 0
 
     def _give(self, step: StepPlan, request: Request, n: int) -> None:
         step.scheduled.append((request, n))
@@ -252,9 +284,12 @@ class BaseScheduler(Scheduler):
         """Take that many steps at once; see `leap.advance`."""
         return leap.advance(self, steps, tokens)
 
-    def _may_admit(self, budget: int) -> bool:
-        """Could a waiting request begin in a step that has this much budget left?"""
-        return len(self.waiting) > 0 and self.num_running < self.config.max_num_seqs and budget > 0
+    def _may_begin(self, budget: int) -> bool:
+        """Could a waiting request begin in a step that has this budget left by the decodes?"""
+        if not self._may_admit(budget) or self.config.enable_prefix_caching:
+            return self._may_admit(budget)
+        n = self._chunk(self.waiting.head.num_tokens, budget)
+        return n > 0 and self.blocks.blocks_for(n) + self._keep_free() <= self.blocks.num_free
 
     # ------------------------------------------------------------ what can be seen
 
@@ -289,25 +324,4 @@ class BaseScheduler(Scheduler):
 
     def check_integrity(self) -> None:
         """Raise RuntimeError if a law of blocks or queues is broken. Callable at any time."""
-
-        def law(holds: bool, text: str) -> None:
-            if not holds:
-                raise RuntimeError(text)
-
-        running, waiting = list(self._running()), list(self.waiting)
-        self.blocks.check_integrity(r.block_ids for r in running)
-        law(len(running) <= self.config.max_num_seqs, "more running requests than max_num_seqs")
-        listed = {r.request_id: r for r in (*running, *waiting)}
-        law(len(listed) == len(running) + len(waiting), "a request in two lists")
-        law(listed == self._alive, "the lists and the live requests differ")
-        for request in running:
-            name, slots = request.request_id, len(request.block_ids) * self.config.block_size
-            law(request.status is RequestStatus.RUNNING, f"{name} runs but is {request.status}")
-            law(request.num_computed_tokens <= slots, f"{name} has tokens without a slot")
-            law(request.num_missing_tokens > 0, f"{name} runs with nothing to compute")
-        for request in waiting:
-            idle = not request.block_ids and request.num_computed_tokens == 0
-            law(idle and not request.finished, f"{request.request_id} waits but holds something")
-        for group, decodes in ((self.decoding, True), (self.prefilling, False)):
-            law(all(r.decodes == decodes for r in group), "a running request in the wrong list")
-            law(group == sorted(group, key=BY_ADMISSION), "a list out of order of admission")
+        integrity.check(self)

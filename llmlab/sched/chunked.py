@@ -11,7 +11,6 @@ from typing import Literal
 from llmlab.config import EngineConfig, require
 from llmlab.sched.base import BY_ADMISSION, BaseScheduler
 from llmlab.sched.plan import StepPlan
-from llmlab.sched.request import RequestStatus
 
 Order = Literal["decode_first", "admission"]
 
@@ -36,36 +35,16 @@ class Chunked(BaseScheduler):
         self.order = order
 
     def _fill(self, step: StepPlan) -> None:
-        self._serve_running(step)
-        if not step.preempted:
-            self._admit_waiting(step)
-
-    def _serve_running(self, step: StepPlan) -> None:
         walk = [*self.decoding, *self.prefilling]
         if self.order == "admission" and self.prefilling:
             walk.sort(key=BY_ADMISSION)
         elif self._decode_all(step):
-            walk = list(self.prefilling)
-        for request in walk:
-            if step.budget == 0:
-                break
-            if request.status is not RequestStatus.RUNNING:
-                continue  # preempted for one before it
-            served = self._serve(step, request, self._chunk(request.num_missing_tokens, step))
-            if not served and self.order == "admission":
-                break  # as vLLM does; under fcfs it was the last one anyway
+            walk = self.prefilling
+        # vLLM ends its walk when a request had to give way to itself.
+        self._serve_running(step, walk, stop_at_loss=self.order == "admission")
+        if not step.preempted:
+            self._admit_waiting(step)
 
-    def _admit_waiting(self, step: StepPlan) -> None:
-        while self._may_admit(step.budget):
-            request = self.waiting.head
-            hits = self.blocks.lookup(request)
-            cached = len(hits) * self.config.block_size
-            n = self._chunk(request.num_tokens - cached, step)
-            if self._admit(step, hits, cached + n) is None:
-                break  # nobody overtakes the head of the queue
-            self._give(step, request, n)
-
-    def _chunk(self, missing: int, step: StepPlan) -> int:
-        """How much of what is missing this step computes."""
+    def _chunk(self, missing: int, budget: int) -> int:
         limit = self.config.long_prefill_token_threshold or missing
-        return min(missing, limit, step.budget)
+        return min(missing, limit, budget)

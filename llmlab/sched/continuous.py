@@ -10,7 +10,6 @@ from __future__ import annotations
 from llmlab.sched.base import BaseScheduler
 from llmlab.sched.door import Limit
 from llmlab.sched.plan import StepPlan
-from llmlab.sched.request import RequestStatus
 
 
 class Continuous(BaseScheduler):
@@ -23,20 +22,13 @@ class Continuous(BaseScheduler):
         return [*super()._limits(), Limit(most, most + 1, why)]
 
     def _fill(self, step: StepPlan) -> None:
+        self._serve_running(step, self.prefilling)  # only after a step that failed
         self._admit_waiting(step)
         if not step.scheduled and not self._decode_all(step):
-            self._decode_each(step)
+            self._serve_running(step, self.decoding)
 
-    def _admit_waiting(self, step: StepPlan) -> None:
-        while self._may_admit(step.budget):
-            request = self.waiting.head
-            hits = self.blocks.lookup(request)
-            n = request.num_tokens - len(hits) * self.config.block_size
-            if n > step.budget or self._admit(step, hits, request.num_tokens) is None:
-                break  # nobody overtakes the head of the queue
-            self._give(step, request, n)
+    def _chunk(self, missing: int, budget: int) -> int:
+        return missing if missing <= budget else 0
 
-    def _decode_each(self, step: StepPlan) -> None:
-        for request in list(self.decoding):
-            if step.budget and request.status is RequestStatus.RUNNING:
-                self._serve(step, request, 1)
+    def _may_begin(self, budget: int) -> bool:
+        return super()._may_begin(self.config.max_num_batched_tokens)  # prompts go first

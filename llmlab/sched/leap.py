@@ -23,7 +23,7 @@ def steps_until_change(scheduler: BaseScheduler) -> int:
     """
     decoding, blocks = scheduler.decoding, scheduler.blocks
     budget = scheduler.config.max_num_batched_tokens - len(decoding)
-    if scheduler.prefilling or not decoding or budget < 0 or scheduler._may_admit(budget):
+    if scheduler.prefilling or not decoding or budget < 0 or scheduler._may_begin(budget):
         return 0
     if any(request.stop_ids for request in decoding):
         return 0
@@ -66,12 +66,12 @@ def advance(scheduler: BaseScheduler, steps: int, tokens: Sequence[Sequence[int]
     start = {request: request.num_computed_tokens for request in decoding}
     used = []
     for step in range(steps + 1):
-        for request in edges[step] if step else ():
+        for request in edges.get(step, ()) if step else ():
             request.num_computed_tokens = start[request] + step
             blocks.register(request, 1)
         if step:
             used.append(blocks.num_used)
-        for request in edges[step] if step < steps else ():
+        for request in edges.get(step, ()) if step < steps else ():
             blocks.append(request, start[request] + step + 1)
     for request in decoding:
         request.num_computed_tokens = start[request] + steps

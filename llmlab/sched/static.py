@@ -22,21 +22,18 @@ class Static(BaseScheduler):
     def _fill(self, step: StepPlan) -> None:
         if self.num_running == 0:
             self._form_batch(step)
-        if self.prefilling:
-            self._prefill(step)
-        elif not self._decode_all(step):  # more members than budget: the first ones go on
-            for request in self.decoding[: step.budget]:
-                self._serve(step, request, 1)
+        if self.prefilling or not self._decode_all(step):
+            self._serve_running(step, self.prefilling or self.decoding)
 
     def _form_batch(self, step: StepPlan) -> None:
         while self._may_admit(step.budget):
             request = self.waiting.head
             room = request.num_prompt_tokens + request.max_tokens - 1
-            if self._admit(step, self.blocks.lookup(request), room) is None:
+            if not self._admit(step, self.blocks.lookup(request), room):
                 break
 
-    def _prefill(self, step: StepPlan) -> None:
-        for request in self.prefilling:
-            if request.num_missing_tokens > step.budget:
-                break
-            self._serve(step, request, request.num_missing_tokens)
+    def _chunk(self, missing: int, budget: int) -> int:
+        return missing if missing <= budget else 0
+
+    def _may_begin(self, budget: int) -> bool:
+        return False  # the batch is closed as long as anything runs
