@@ -21,32 +21,32 @@ FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
 
 def layout(title: str, height: int, **more: Any) -> dict[str, Any]:
     """Layout that reads on a light and on a dark page: no background, neutral ink."""
-    axis = {
+    axis: dict[str, Any] = {
         "gridcolor": GRID,
         "zerolinecolor": GRID,
         "linecolor": QUIET,
         "ticks": "outside",
         "tickcolor": GRID,
         "automargin": True,
-        "title": {"font": {"size": 13}},
     }
-    base = {
+    axes = {key: {**axis, **_axis(more.pop(key, {}))} for key in ("xaxis", "yaxis")}
+    return {
         "title": {"text": title, "x": 0, "xanchor": "left", "font": {"size": 15}},
         "height": height,
         "margin": {"l": 10, "r": 16, "t": 48, "b": 44},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": FONT, "size": 13, "color": QUIET},
-        "xaxis": axis,
-        "yaxis": axis,
         "hoverlabel": {"font": {"family": FONT}},
         "legend": {"orientation": "h", "x": 0, "y": -0.25},
         "bargap": 0.35,
+        **axes,
+        **more,
     }
-    for key in ("xaxis", "yaxis"):
-        if key in more:
-            given = more.pop(key)
-            if isinstance(given.get("title"), str):
-                given = {**given, "title": {**axis["title"], "text": given["title"]}}
-            base[key] = {**axis, **given}
-    return {**base, **more}
+
+
+def _axis(given: dict[str, Any]) -> dict[str, Any]:
+    """An axis title in the size of the ticks, whether it is given now or set later."""
+    title = given.get("title", {})
+    title = {"text": title} if isinstance(title, str) else title
+    return {**given, "title": {"font": {"size": 13}, **title}}
