@@ -59,8 +59,13 @@ def test_csv_reads_back_to_the_same_numbers():
     assert float(rows["all", "attainment"]["value"]) == 1.0
     assert rows["chat", "ttfat"]["n"] == "10"
     failed = summarize(trace(record(outcome="failed", end=1)))
-    (row,) = [r for r in csv.DictReader(io.StringIO(failed.to_csv())) if r["figure"] == "ttft"]
-    assert (row["n"], row["mean"], row["p99"]) == ("0", "", "")
+    rows = {r["figure"]: r for r in csv.DictReader(io.StringIO(failed.to_csv()))}
+    assert [rows["ttft"][column] for column in ("n", "mean", "p99")] == ["0", "", ""]
+    assert [rows[name]["value"] for name in ("attainment", "goodput_req_s", "failed")] == [
+        "",
+        "",
+        "1",
+    ]
 
 
 def test_markdown_has_a_section_for_each_class_and_one_for_all():
@@ -121,6 +126,7 @@ def test_names_in_a_trace_cannot_become_code():
     assert EVIL not in page
     assert "&lt;/script&gt;" in page
     data = re.search(r'<script type="application/json" id="plots">(.*?)</script>', page).group(1)
+    assert not set("<>&") & set(data)
     assert json.loads(data)[0]["data"][0]["name"] == EVIL
 
 

@@ -99,8 +99,9 @@ def test_the_stop_event_ends_the_run_and_nothing_is_lost():
     assert {r.reason for r in trace.requests.values() if r.outcome == "cancelled"} == {"run_ended"}
     assert not engine.has_work
     # Those already due but not yet handed over were submitted too.
-    due = sum(r.t_sched <= engine.now for r in trace.requests.values())
+    due = sum(request.t_sched_ns <= engine.now for request in plan.requests())
     assert counts.submitted == due == counts.admitted + counts.cancelled_before_send
+    assert counts.cancelled_before_send == 10  # what fell due during the last step of 10 ms
 
 
 def test_a_cut_at_the_duration_cancels_what_is_in_flight():
