@@ -111,7 +111,7 @@ def least_squares(
         else:
             break
         point, now, damping = point + move, then, damping / 4
-        if before - float(now @ now) < 1e-4 * before:
+        if before - float(now @ now) < 1e-3 * before:
             break
     return point
 

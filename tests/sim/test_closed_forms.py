@@ -1,0 +1,102 @@
+"""The simulator meets results that are known exactly, with nothing fitted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from llmlab.config import EngineConfig
+from llmlab.perf.cost import StepShape
+from llmlab.sched.continuous import Continuous
+from llmlab.sched.static import Static
+from llmlab.sim.load import Arrival
+from llmlab.sim.simulator import Simulator
+from llmlab.sim.step_time import FixedStepTime
+
+SERVICE = 1_000_000  # ns
+
+
+def mean_ttft_over_service(rho: float, requests: int, seed: int) -> float:
+    """One server that takes SERVICE ns a request, Poisson arrivals at rho of its capacity."""
+    gaps = np.random.default_rng(seed).exponential(size=requests)
+    stamps = np.cumsum(gaps)
+    stamps *= requests * SERVICE / rho / stamps[-1]  # the realized rate is the nominal one
+    config = EngineConfig(max_num_seqs=1, num_blocks=4, max_model_len=16)
+    simulator = Simulator(Continuous(config), FixedStepTime(SERVICE), record_steps=False)
+    trace = simulator.run(Arrival(int(t), 8, 1) for t in stamps)
+    waits = [record.events[0].t - record.t_send for record in trace.requests.values()]
+    return float(np.mean(waits)) / SERVICE
+
+
+def md1(rho: float) -> float:
+    """Mean time to first token over service time in an M/D/1 queue (Pollaczek-Khinchine)."""
+    return 1 + rho / (2 * (1 - rho))
+
+
+@pytest.mark.parametrize(("rho", "published"), [(0.3, 1.21), (0.5, 1.5)])
+def test_one_server_queue_waits_as_the_formula_says(rho, published):
+    assert md1(rho) == pytest.approx(published, abs=0.005)
+    assert mean_ttft_over_service(rho, 8_000, seed=1) == pytest.approx(md1(rho), rel=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rho", "requests", "published"),
+    [(0.7, 60_000, 2.17), (0.8, 100_000, 3.0), (0.9, 250_000, 5.5)],
+)
+def test_a_busy_one_server_queue_waits_as_the_formula_says(rho, requests, published):
+    assert md1(rho) == pytest.approx(published, abs=0.005)
+    assert mean_ttft_over_service(rho, requests, seed=1) == pytest.approx(md1(rho), rel=0.02)
+
+
+class DecodeOnly(FixedStepTime):
+    """Steps that compute prompts take no time to speak of: the formula knows decoding alone."""
+
+    def step_ns(self, shape: StepShape) -> int:
+        return 1 if shape.num_tokens > shape.num_requests else self.nanoseconds
+
+
+def decode_only(scheduler: type, slots: int, lengths: np.ndarray) -> int:
+    """Time that a scheduler with `slots` places needs to decode answers of these lengths."""
+    config = EngineConfig(
+        max_num_batched_tokens=3200, max_num_seqs=slots, num_blocks=200 * slots, max_model_len=3200
+    )
+    clock = DecodeOnly(1_000_000)
+    simulator = Simulator(scheduler(config), clock, record_steps=False)
+    # The first token comes from the prompt's own step, so one more than is decoded.
+    trace = simulator.run(Arrival(0, 2, int(n) + 1) for n in lengths)
+    return max(record.t_end for record in trace.requests.values())
+
+
+def speed_up(slots: int, batches: int, mean: float, seed: int) -> float:
+    """Static over continuous batching at exponential lengths, all requests there at the start."""
+    lengths = np.random.default_rng(seed).exponential(mean, size=slots * batches)
+    lengths = np.maximum(1, np.rint(lengths))
+    return decode_only(Static, slots, lengths) / decode_only(Continuous, slots, lengths)
+
+
+def harmonic(n: int) -> float:
+    return sum(1 / k for k in range(1, n + 1))
+
+
+def test_static_batches_of_exponential_lengths_lose_the_harmonic_number():
+    assert harmonic(4) == pytest.approx(2.08, abs=0.005)
+    assert speed_up(4, 1000, 40.0, seed=1) == pytest.approx(harmonic(4), rel=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("slots", "batches", "published"),
+    [(8, 2000, 2.72), (16, 1000, 3.38), (32, 800, 4.06), (64, 400, 4.74)],
+)
+def test_wider_static_batches_lose_more(slots, batches, published):
+    assert harmonic(slots) == pytest.approx(published, abs=0.005)
+    assert speed_up(slots, batches, 40.0, seed=1) == pytest.approx(harmonic(slots), rel=0.02)
+
+
+@pytest.mark.parametrize("slots", [4, 32])
+def test_at_fixed_lengths_static_batches_lose_nothing(slots):
+    lengths = np.full(slots * 20, 25)
+    static, continuous = (decode_only(s, slots, lengths) for s in (Static, Continuous))
+    assert static == pytest.approx(20 * 25 * 1_000_000, rel=1e-3)
+    assert continuous == pytest.approx(static, rel=1e-3)
