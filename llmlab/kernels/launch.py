@@ -95,3 +95,9 @@ def dot(a, b, acc):
         a = a.to(tl.float32)
         b = b.to(tl.float32)
     return tl.dot(a, b, acc, input_precision="ieee", out_dtype=tl.float32)
+
+
+@triton.jit
+def empty_kernel():
+    """Nothing: what a launch itself costs."""
+    return

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
@@ -110,3 +112,90 @@ def test_an_unknown_kernel_gives_no_rows_and_a_broken_compiler_one_sentence(monk
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(RuntimeError, match=re.escape("compiling the kernels failed")):
         table(ARCHS[:1])
+
+
+def run_compiled(body: str) -> str:
+    """Run code in a process without the interpreter; returns what it prints."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", textwrap.dedent(body)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_what_is_compiled_ahead_is_what_the_jit_would_compile():
+    """Triton's own JIT, on a driver that has a target and no card, sees the same variants."""
+    out = run_compiled("""
+        import torch, triton
+        from triton.backends.compiler import GPUTarget
+        from llmlab.kernels.aot import signature
+        from llmlab.kernels.variants import variants
+
+        class NoCard:
+            utils = None
+            get_current_target = staticmethod(lambda: GPUTarget("cuda", 90, 32))
+            get_current_device = staticmethod(lambda: 0)
+            get_current_stream = staticmethod(lambda device: 0)
+            get_active_torch_device = staticmethod(lambda: torch.device("cpu"))
+
+        triton.runtime.driver.set_active(NoCard())
+        for name, variant, launch in variants(90):
+            source = launch.kernel.run(
+                **launch.args, **launch.constants, num_warps=launch.num_warps,
+                num_stages=launch.num_stages, enable_fp_fusion=True, grid=launch.grid, warmup=True,
+            ).src
+            types, constants, aligned = signature(launch)
+            assert dict(source.signature) == types, (name, variant)
+            assert source.constants == constants, (name, variant)
+            assert {k: v for k, v in source.attrs.items() if v} == aligned, (name, variant)
+            print(name)
+    """)
+    assert len(out.split()) >= 40
+
+
+@pytest.mark.slow
+def test_changing_batches_do_not_compile_again_and_again():
+    """Launches of many steps, recorded and not run: few variants, whatever the lengths are."""
+    out = run_compiled("""
+        import random, torch
+        from llmlab.config import EngineConfig
+        from llmlab.engine import Engine, load_model
+        from llmlab.engine.cuda_runner import CudaRunner
+        from llmlab.kernels.aot import signature
+        from llmlab.kernels.launch import Launch
+        from llmlab.sched.request import SamplingParams
+
+        seen = {}
+        def record(launch):
+            key = str((signature(launch), launch.num_warps, launch.num_stages))
+            seen.setdefault(launch.kernel.__name__, set()).add(key)
+        Launch.run = record
+
+        class Runner(CudaRunner):
+            def forward(self, batch):
+                return torch.zeros_like(super().forward(batch))
+
+        rng = random.Random(0)
+        config = EngineConfig(max_num_batched_tokens=300, max_num_seqs=7, num_blocks=200,
+                              max_model_len=600)
+        model = load_model("tiny-qwen3", dtype=torch.bfloat16)
+        engine = Engine(model, config, attention="triton", runner=Runner)
+        for _ in range(12):
+            prompt = [1] * rng.randint(1, 400)
+            engine.add(prompt, SamplingParams(max_tokens=rng.randint(1, 30), ignore_eos=True))
+        while engine.has_work:
+            engine.step()
+        for name, keys in sorted(seen.items()):
+            print(name, len(keys))
+    """)
+    found = {name: int(count) for name, count in (line.split() for line in out.splitlines())}
+    # norm with and without residual, RoPE for few and many tokens, decode whole and split
+    assert found.pop("prefill_kernel") == 1
+    assert found.pop("silu_mul_kernel") == 1
+    assert found.pop("rms_norm_kernel") == 2
+    assert found.pop("rope_and_write_kernel") == 2
+    # The interpreter's one SM asks for 3 programs: at batch 1 two splits, else none.
+    assert found.pop("decode_kernel") <= 2
+    assert found.pop("merge_kernel", 0) <= 1
+    assert found == {}
