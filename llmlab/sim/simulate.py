@@ -9,6 +9,7 @@ from typing import Any
 from llmlab.config import EngineConfig, ModelConfig
 from llmlab.perf.cost import CostModel, Precision
 from llmlab.perf.hardware import Hardware, load_hardware
+from llmlab.perf.machine import THIS_MACHINE, load_machine, machine_file, machine_hardware
 from llmlab.perf.models import load_model_config
 from llmlab.sched.chunked import Chunked
 from llmlab.sched.continuous import Continuous
@@ -17,7 +18,12 @@ from llmlab.sched.static import Static
 from llmlab.sim.load import ClosedLoop
 from llmlab.sim.memory import engine_config, num_kv_blocks
 from llmlab.sim.simulator import NOTE, Simulator
-from llmlab.sim.step_time import Constants, StepTime, default_constants
+from llmlab.sim.step_time import (
+    Constants,
+    StepTime,
+    constants_from_entry,
+    default_constants,
+)
 from llmlab.trace import Trace
 
 SchedulerFactory = Callable[[EngineConfig], Scheduler]
@@ -59,12 +65,17 @@ def deploy(
 ) -> Deployment:
     """Put a model on a device; raises ValueError, with the bytes missing, if it does not fit.
 
+    hardware: a name, a Hardware, or "this-machine" after `llmlab calibrate`.
     config: all knobs; or single knobs by name (max_num_batched_tokens=..., max_num_seqs=...),
     in which case the pool takes the memory that is left. constants: None takes those fitted for
     the device, or the stated defaults.
     """
     shape = load_model_config(model) if isinstance(model, str) else model
-    device = load_hardware(hardware) if isinstance(hardware, str) else hardware
+    if hardware == THIS_MACHINE:
+        device, measured, stored = this_machine()
+        constants, precision = constants or measured, precision or stored
+    else:
+        device = load_hardware(hardware) if isinstance(hardware, str) else hardware
     cost = CostModel(shape, precision or Precision(), tensor_parallel)
     if config is None:
         config = engine_config(cost, device, gpu_memory_utilization, **knobs)
@@ -81,6 +92,14 @@ def deploy(
                 block_size=config.block_size,
             )
     return Deployment(cost, device, constants or default_constants(device.name), config)
+
+
+def this_machine() -> tuple[Hardware, Constants, Precision]:
+    """What `llmlab calibrate` kept: this machine, its constants, and how its engine stores."""
+    device = machine_hardware()  # says what to run if nothing was kept
+    kept = load_machine() or {}
+    constants = constants_from_entry(kept.get("constants"), str(machine_file()))
+    return device, constants, Precision(**kept.get("precision", {}))
 
 
 def make_scheduler(policy: str | SchedulerFactory, config: EngineConfig) -> Scheduler:
