@@ -43,7 +43,8 @@ class Recorder:
             if record.preemptions and record.preemptions[-1][1] is None:
                 record.preemptions[-1] = (record.preemptions[-1][0], start)
         return StepRecord(
-            index=len(self.trace.steps),
+            # A long-running server forgets its oldest steps; numbers are never used twice.
+            index=self.trace.steps[-1].index + 1 if self.trace.steps else 0,
             t_start=start,
             t_end=start,
             scheduled=[
