@@ -29,6 +29,7 @@ def parser() -> argparse.ArgumentParser:
     """All flags. Names and meaning are vLLM's where vLLM has them."""
     p = argparse.ArgumentParser(
         prog="llmlab bench serve",
+        usage="llmlab bench serve [--base-url URL] [options]",
         description="Measure a server over HTTP: the four numbers, per class and together.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
