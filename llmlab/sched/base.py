@@ -101,26 +101,23 @@ class BaseScheduler(Scheduler):
         step.budget -= len(self.decoding)
         return True
 
-    def _serve_running(
-        self, step: StepPlan, walk: Iterable[Request], stop_at_loss: bool = False
-    ) -> None:
-        """Give each of `walk` its chunk, in order. stop_at_loss: end with the first that goes."""
+    def _serve_running(self, step: StepPlan, walk: Iterable[Request]) -> None:
+        """Give each of `walk` its chunk, in order."""
         for request in list(walk):
             if request.status is not RequestStatus.RUNNING:
                 continue  # preempted for one before it
             n = self._chunk(request.num_missing_tokens, step.budget)
-            if n > 0 and not self._serve(step, request, n) and stop_at_loss:
-                break
+            if n > 0:
+                self._serve(step, request, n)
 
-    def _serve(self, step: StepPlan, request: Request, n: int) -> bool:
-        """Give a running request n tokens, preempting until they fit. False: it had to go."""
+    def _serve(self, step: StepPlan, request: Request, n: int) -> None:
+        """Give a running request n tokens, preempting until they fit or it is itself the victim."""
         while not self.blocks.append(request, request.num_computed_tokens + n):
             victim = self._victim()
             self._preempt(step, victim)
             if victim is request:
-                return False
+                return
         self._give(step, request, n)
-        return True
 
     @abstractmethod
     def _chunk(self, missing: int, budget: int) -> int:

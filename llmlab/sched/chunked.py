@@ -19,7 +19,8 @@ class Chunked(BaseScheduler):
     """order: whom a short budget serves first among the running.
 
     "decode_first": all decodes, then prompts. "admission": one walk in order of admission as in
-    vLLM V1, where an old prompt can take the budget from younger decodes.
+    vLLM V1, where an old prompt can take the budget from younger decodes. (Under "priority" vLLM
+    also ends that walk with the first request that had to go itself; here the next are served.)
     """
 
     def __init__(
@@ -40,8 +41,7 @@ class Chunked(BaseScheduler):
             walk.sort(key=BY_ADMISSION)
         elif self._decode_all(step):
             walk = self.prefilling
-        # vLLM ends its walk when a request had to give way to itself.
-        self._serve_running(step, walk, stop_at_loss=self.order == "admission")
+        self._serve_running(step, walk)
         if not step.preempted:
             self._admit_waiting(step)
 
