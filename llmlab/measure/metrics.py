@@ -184,6 +184,7 @@ class _View:
         prompts = _sum([r.prompt_tokens for r in alive if r.events and r.events[0].t in window])
         bins = tokens_per_second_bins(alive, window)
         total = None if tokens is None or prompts is None else tokens + prompts
+        offered = [r.t_sched for r in counted if r.t_sched is not None]
         return Rates(
             window_s=window.seconds,
             output_tokens=tokens,
@@ -195,7 +196,8 @@ class _View:
             peak_output_tok_s=None if bins is None else peak_rate(bins, window),
             completed_req_s=window.per_second(completed),
             goodput_req_s=window.per_second(good),
-            offered_req_s=send_rate([r.t_sched for r in counted if r.t_sched is not None]),
+            # In a closed loop nobody offers a rate: the answers set it.
+            offered_req_s=None if _closed_loop(self.trace) else send_rate(offered),
             realized_req_s=send_rate([r.t_send for r in counted if r.t_send is not None]),
         )
 
@@ -218,6 +220,12 @@ def _sent_in(records: list[RequestRecord], window: Window) -> list[RequestRecord
         if at in window:
             inside.append(record)
     return inside
+
+
+def _closed_loop(trace: Trace) -> bool:
+    workload = trace.meta.get("workload")
+    arrivals = workload.get("arrivals") if isinstance(workload, dict) else None
+    return isinstance(arrivals, dict) and arrivals.get("kind") == "closed"
 
 
 def _class_names(trace: Trace, records: list[RequestRecord]) -> list[str]:

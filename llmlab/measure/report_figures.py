@@ -172,7 +172,8 @@ def _in_flight(summary: Summary) -> dict[str, Any] | None:
         f"Requests sent and not yet over. All together: peak {group.concurrency_peak}, "
         f"mean over time {show(group.concurrency_mean)}."
     )
-    layout = {"xaxis": _axis("s"), "yaxis": _axis("requests")}
+    whole = {"dtick": 1} if group.concurrency_peak <= 8 else {}
+    layout = {"xaxis": _axis("s"), "yaxis": _axis("requests", **whole)}
     return _plot("In flight", text, data, layout)
 
 

@@ -38,6 +38,8 @@ def test_a_closed_loop_keeps_its_concurrency_and_no_more():
     # Three rounds of four 10 ms steps.
     assert trace.steps[-1].t_end == 120 * MS
     assert {m.dispatch_delay for m in summary.requests} == {0}
+    assert summary.all.rates.offered_req_s is None  # the answers set the rate, nobody offers one
+    assert summary.all.rates.realized_req_s is not None
 
 
 def test_an_open_loop_sends_on_time_whatever_the_server_does():
