@@ -2,6 +2,7 @@
 
 from llmlab.viz.panels.knob_panel import KnobPanel
 from llmlab.viz.panels.request_panel import RequestPanel, show_request
+from llmlab.viz.panels.roofline_panel import RooflinePanel
 from llmlab.viz.panels.worksheet_panel import WorksheetPanel
 
-__all__ = ["KnobPanel", "RequestPanel", "WorksheetPanel", "show_request"]
+__all__ = ["KnobPanel", "RequestPanel", "RooflinePanel", "WorksheetPanel", "show_request"]

@@ -1,0 +1,148 @@
+"""Move batch, context, prompt, model and device; one step's place under the roof follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from llmlab.perf.cost import StepShape, step_shape
+from llmlab.perf.hardware import hardware_catalog
+from llmlab.perf.models import models_catalog
+from llmlab.perf.roofline import Utilization, utilization
+from llmlab.viz.figures.roofline import Point, roofline, update_roofline
+from llmlab.viz.panels.controls import Knob, guarded, status_html
+from llmlab.viz.show import Shown, live_figure, table_html, table_text
+
+HEAD = ["step", "time (simulated)", "compute", "bandwidth", "FLOP/B", "nearer roof"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """One simulated step: where it lies and how long it takes."""
+
+    label: str
+    phase: str
+    ms: float
+    achieved: Utilization
+
+    @property
+    def point(self) -> Point:
+        rate = self.achieved.flops / self.achieved.seconds
+        return Point(self.label, self.phase, self.achieved.intensity, rate)
+
+    def row(self) -> list[str]:
+        a = self.achieved
+        return [
+            self.label,
+            f"{self.ms:.2f} ms",
+            f"{100 * a.compute_share:.0f} %",
+            f"{100 * a.bandwidth_share:.0f} %",
+            f"{a.intensity:.1f}",
+            a.near,
+        ]
+
+
+class RooflinePanel:
+    """A simulated device; `place(...)` gives the same figures without a widget."""
+
+    def __init__(self, model: str = "llama-3.1-8b", hardware: str = "h100-sxm") -> None:
+        import ipywidgets as w
+
+        style = {"description_width": "150px"}
+        self.model = w.Dropdown(
+            options=list(models_catalog().entries), value=model, description="Model", style=style
+        )
+        self.device = w.Dropdown(
+            options=list(hardware_catalog().entries),
+            value=hardware,
+            description="Device (simulated)",
+            style=style,
+        )
+        self.model.add_class("llmlab-roofline-model")
+        self.device.add_class("llmlab-roofline-device")
+        self.batch = Knob("Decode batch", 16, 1, 256, 1, "roofline-batch")
+        self.context = Knob("Context tokens", 1024, 16, 8192, 16, "roofline-context")
+        self.prompt = Knob("Prompt tokens", 512, 16, 8192, 16, "roofline-prompt")
+        self.status = w.HTML()
+        self.table = w.HTML()
+        places = self.places()
+        hw, dtype = self._deployment()
+        points = [p.point for p in places]
+        self.figure = live_figure(roofline(hw, dtype, points, simulated=True))
+        for knob in (self.batch, self.context, self.prompt):
+            knob.on_change(guarded(self._fail, self._draw))
+        for menu in (self.model, self.device):
+            menu.observe(guarded(self._fail, lambda _: self._draw()), names="value")
+        shown = [self.figure] if self.figure is not None else []
+        self.widget = w.VBox(
+            [
+                self.model,
+                self.device,
+                self.batch.widget,
+                self.context.widget,
+                self.prompt.widget,
+                self.status,
+                *shown,
+                self.table,
+            ]
+        )
+        self.widget.add_class("llmlab-roofline-panel")
+        self._draw()
+
+    def _deployment(self) -> tuple[Any, str]:
+        from llmlab.perf.hardware import load_hardware
+
+        return load_hardware(self.device.value), "bf16"
+
+    def places(self) -> list[Place]:
+        """The decode step and the prefill step of the knobs' values."""
+        batch, context, prompt = self.batch.value, self.context.value, self.prompt.value
+        decode = step_shape([(1, context, True)] * batch)
+        prefill = step_shape([(prompt, 0, True)])
+        return [
+            self.place(f"decode, batch {batch}, context {context}", "decode", decode),
+            self.place(f"prefill, {prompt} tokens", "prefill", prefill),
+        ]
+
+    def place(self, label: str, phase: str, shape: StepShape) -> Place:
+        """Where a step of this shape lies, with the step time of the simulator."""
+        from llmlab.perf.cost import CostModel, Precision
+        from llmlab.perf.models import load_model_config
+        from llmlab.sim.step_time import StepTime, default_constants
+
+        hardware, dtype = self._deployment()
+        cost = CostModel(load_model_config(self.model.value), Precision(dtype, dtype))
+        constants = default_constants(hardware.name)
+        seconds = StepTime(cost, hardware, constants).seconds(shape)
+        return Place(label, phase, seconds * 1e3, utilization(shape, seconds, cost, hardware))
+
+    def _draw(self) -> None:
+        places = self.places()
+        hardware, dtype = self._deployment()
+        rows = [p.row() for p in places]
+        self.table.value = table_html("The same as a table (simulated)", HEAD, rows)
+        self.status.value = status_html("info", self.sentence(places))
+        if self.figure is not None:
+            with self.figure.batch_update():
+                update_roofline(self.figure, hardware, dtype, [p.point for p in places], True)
+
+    def sentence(self, places: list[Place]) -> str:
+        """What the picture says, in words."""
+        parts = [f"{p.label}: {p.ms:.2f} ms, near {_roof(p.achieved.near)}" for p in places]
+        return "Simulated. " + "; ".join(parts) + "."
+
+    def _fail(self, text: str) -> None:
+        self.status.value = status_html("error", text)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        places = self.places()
+        rows, sentence = [p.row() for p in places], self.sentence(places)
+        return Shown(
+            self.widget,
+            lambda: table_html(sentence, HEAD, rows),
+            lambda: table_text(sentence, HEAD, rows),
+        )._repr_mimebundle_(**kwargs)
+
+
+def _roof(near: str) -> str:
+    return "neither roof" if near == "neither" else f"the {near} roof"

@@ -1,0 +1,89 @@
+"""The roofline panel and the measured walk: every place is under its roof, and says what it is."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from llmlab.engine import load_model
+from llmlab.perf.hardware import Hardware, hardware_catalog
+from llmlab.perf.models import models_catalog
+from llmlab.perf.roofline import attainable_flops
+from llmlab.viz.exercise import attempt
+from llmlab.viz.panels.roofline_panel import RooflinePanel
+from llmlab.viz.walk import decode_walk, prefill_walk, show_walk
+
+
+@pytest.fixture(scope="module")
+def panel():
+    return RooflinePanel()
+
+
+def test_every_model_on_every_device_has_a_place_under_its_roof(panel):
+    for model in models_catalog().entries:
+        for device in hardware_catalog().entries:
+            panel.model.value, panel.device.value = model, device
+            hardware, dtype = panel._deployment()
+            for place in panel.places():
+                roof = attainable_flops(
+                    place.point.intensity, hardware.flops(dtype), hardware.bandwidth
+                )
+                assert 0 < place.point.flops_per_s <= roof * 1.0001
+
+
+def test_a_bigger_batch_raises_the_intensity_and_a_longer_context_lowers_it(panel):
+    panel.model.value, panel.device.value = "llama-3.1-8b", "h100-sxm"
+
+    def decode(batch, context):
+        panel.batch.box.value, panel.context.box.value = batch, context
+        return panel.places()[0].achieved.intensity
+
+    assert decode(64, 128) > 10 * decode(1, 128)
+    assert decode(64, 8192) < decode(64, 128) / 2
+
+
+def test_a_move_of_a_knob_answers_fast(panel):
+    spans = []
+    for batch in range(1, 12):
+        begin = time.perf_counter()
+        panel.batch.box.value = batch
+        spans.append(time.perf_counter() - begin)
+    assert sorted(spans)[len(spans) // 2] < 0.2
+
+
+def test_the_panel_says_that_it_is_simulated(panel):
+    bundle = panel._repr_mimebundle_()
+    assert "imulated" in bundle["text/plain"]
+    assert "simulated" in bundle["text/html"]
+    assert "simulated" in panel.figure.layout.title.text
+
+
+def test_the_walk_measures_the_steps_it_names():
+    ceilings = Hardware("demo", "Demo", {"fp32": 1e13}, bandwidth=1e12, memory=1e9)
+    model = load_model("tiny")
+    decode = decode_walk(model, ceilings, [1, 4], context=16, steps=4)
+    prefill = prefill_walk(model, ceilings, [8, 32], repeats=2)
+    assert [m.tokens for m in decode + prefill] == [1, 4, 8, 32]
+    assert decode[1].achieved.flops == pytest.approx(4 * decode[0].achieved.flops, rel=0.1)
+    assert all(m.fastest_ms <= m.ms <= m.slowest_ms for m in decode + prefill)
+    assert (
+        "batch 4" in show_walk(decode + prefill, ceilings, "fp32")._repr_mimebundle_()["text/plain"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("mine", "said"),
+    [
+        (lambda: (_ for _ in ()).throw(NotImplementedError()), "not answered yet"),
+        (lambda: 1 / 0, "ZeroDivisionError"),
+        (lambda: None, "returns nothing yet"),
+    ],
+)
+def test_a_stub_or_a_broken_answer_never_blocks_the_lab(mine, said, capsys):
+    assert attempt("knee", mine, instead=lambda: 7) == 7
+    assert said in capsys.readouterr().out
+
+
+def test_an_answer_of_zero_is_an_answer(capsys):
+    assert attempt("knee", lambda: 0, instead=lambda: 7) == 0
