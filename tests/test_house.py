@@ -21,7 +21,7 @@ PACKAGE = ROOT / "llmlab"
 FLOORS = {
     "data": 0,
     "config": 0,
-    "trace": 1,
+    "trace": 0,
     "chrome_trace": 1,
     "kernels": 1,
     "check": 1,

@@ -1,0 +1,192 @@
+"""`llmlab interview`: a timed mock interview in the terminal, ending in a one-page report."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from llmlab.cli.asking import Screen, Stopped, fail
+
+if TYPE_CHECKING:
+    from llmlab.check.interview import Interview, Turn
+
+app = typer.Typer(add_completion=False)
+CLOCK: Callable[[], float] = time.monotonic
+
+EXAMPLES = (
+    "Examples:  llmlab interview --role inference   ·   "
+    "llmlab interview --role product --minutes 15 --out today.html"
+)
+
+
+@app.command(epilog=EXAMPLES)
+def interview(
+    role: Annotated[str, typer.Option(help="inference or product.")] = "inference",
+    minutes: Annotated[float, typer.Option(help="How long it may take, 1 to 180.")] = 30,
+    seed: Annotated[int, typer.Option(min=0, help="Which questions are asked.")] = 0,
+    out: Annotated[
+        Path, typer.Option(help="The report: this HTML file, and Markdown beside it.")
+    ] = Path("interview.html"),
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Write the report's data as JSON too, beside it.")
+    ] = False,
+) -> None:
+    """A timed mock interview: opening question, follow-ups that climb, a wrong answer, estimates.
+
+    Words are committed before their rubric is shown; then you score yourself. Ctrl-C ends early
+    and still writes the report.
+    """
+    from llmlab.check.interview import Interview
+    from llmlab.check.quiz import whole_bank
+    from llmlab.check.store import default_store
+    from llmlab.check.student import current_student
+
+    try:
+        if out.suffix.lower() not in (".html", ".htm"):
+            raise ValueError(f"--out {out}: must end in .html")
+        if not out.resolve().parent.is_dir():
+            raise ValueError(f"--out {out}: there is no folder {out.parent}")
+        held = Interview(
+            whole_bank(),
+            role,
+            minutes,
+            store=default_store(),
+            student=current_student(),
+            clock=CLOCK,
+            seed=seed,
+        )
+    except ValueError as error:
+        fail(error)
+    screen = Screen()
+    interrupted = _Asker(screen, held).run()
+    written = _write(screen, held, out, as_json)
+    for path in written:
+        screen.say(f"wrote {path}")
+    if interrupted:
+        raise typer.Exit(130)
+
+
+class _Asker:
+    """One interview in a terminal."""
+
+    def __init__(self, screen: Screen, held: Interview) -> None:
+        self.screen, self.held = screen, held
+
+    def run(self) -> bool:
+        """Ask until the time is up; True if Ctrl-C ended it."""
+        from llmlab.check.interview import ROLES
+
+        self.screen.say(
+            f"Mock interview, {ROLES[self.held.role]}, {self.held.minutes:g} minutes. Say each "
+            "answer aloud first, then type it. Keys: s skip, q end."
+        )
+        try:
+            while (turn := self.held.next()) is not None:
+                if not self._turn(turn):
+                    break
+            else:
+                self.screen.say()
+                over = self.held.left_s <= 0
+                self.screen.say("The time is up." if over else "That was the last question.")
+        except Stopped as stopped:
+            return stopped.interrupted
+        return False
+
+    def _turn(self, turn: Turn) -> bool:
+        from llmlab.check.interview import TITLES
+        from llmlab.check.present import ask
+        from llmlab.check.question import ProseQuestion
+
+        asked = ask(turn.question, self.held.sitting.student)
+        minutes, seconds = divmod(int(self.held.left_s), 60)
+        self.screen.rule(
+            f"{len(self.held.turns)} · {TITLES[turn.part]} · {turn.question.level} · "
+            f"{minutes}:{seconds:02d} left"
+        )
+        self.screen.question(asked)
+        self.screen.out.print()
+        if isinstance(turn.question, ProseQuestion):
+            return self._words(turn)
+        self.screen.say(f"{asked.how} (s skip, q end).", style="dim")
+        return self._choice(turn)
+
+    def _choice(self, turn: Turn) -> bool:
+        while True:
+            given = self.screen.read("Answer: ")
+            if given.lower() in ("q", "quit"):
+                return False
+            if given.lower() in ("s", "skip"):
+                self.held.skip(turn)
+                return True
+            trouble = (
+                self.held.sitting.misread(turn.question, given) if given else "Type an answer."
+            )
+            if not trouble:
+                break
+            self.screen.say(trouble, indent=2)
+        result = self.held.answer(turn, given)
+        self._feel(turn)
+        self.screen.result(result)
+        return True
+
+    def _words(self, turn: Turn) -> bool:
+        from llmlab.check.present import reveal
+
+        self.screen.say("Your answer, an empty line to end (s skip, q end).", style="dim")
+        text = self.screen.read_words()
+        if text.lower() in ("q", "quit"):
+            return False
+        if not text or text.lower() in ("s", "skip"):
+            self.held.skip(turn)
+            return True
+        try:
+            commitment = self.held.commit(turn, text)
+        except ValueError as error:
+            fail(error)
+        self.screen.say(f"Committed, sha256 {commitment.sha256[:12]}.", style="dim")
+        self._feel(turn)
+        self.screen.short(reveal(turn.question, self.held.sitting.student))
+        met = self.screen.rubric(commitment)
+        score = self.held.score(turn, commitment, met)
+        self.screen.say(f"{len(met)} of {len(commitment.rubric)} points, {score:.0%}")
+        return True
+
+    def _feel(self, turn: Turn) -> None:
+        from llmlab.check.spacing import CONFIDENCE
+
+        level = self.screen.confidence(CONFIDENCE)
+        if level:
+            self.held.feel(turn, level)
+            if turn.question.level in ("L3", "L4") and any(texts := self.screen.notes()):
+                self.held.feel(turn, level, *texts)
+
+
+def _write(screen: Screen, held: Interview, out: Path, as_json: bool) -> list[Path]:
+    """Write the report; nothing was lost if the disk refuses, and that is said."""
+    from llmlab.check.interview_report import html, markdown, percent, report_data
+
+    data: dict[str, Any] = report_data(held, datetime.now())
+    held.sitting.store.add("interview", held.role, data, held.sitting.student)
+    screen.rule("Your interview")
+    screen.say(
+        f"{data['answered']} questions, {percent(data['score'])} of the points, highest level "
+        f"passed {data['highest_level'] or 'none yet'}."
+    )
+    screen.say(data["verdict"])
+    for gap in data["gaps"]:
+        screen.say(f"Redo {gap['redo']}: {gap['about']} ({gap['levels']})", indent=2)
+    files = {out: html(data), out.with_suffix(".md"): markdown(data)}
+    if as_json:
+        files[out.with_suffix(".json")] = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+    try:
+        for path, text in files.items():
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        fail(ValueError(f"the report cannot be written: {error}; use --out FILE"))
+    return list(files)
