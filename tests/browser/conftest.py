@@ -29,6 +29,7 @@ ARGS = [
     "--disable-sync",
 ]
 TOKEN = "llmlab-browser-test"
+KNOWN_NOISE = ("favicon", "Permissions policy", "sourceMappingURL")
 
 
 def chromium() -> str | None:
@@ -153,6 +154,10 @@ class Notebook:
         return list(
             self.page.evaluate("window.jupyterapp.shell.currentWidget.context.model.toJSON().cells")
         )
+
+    def noise(self) -> list[str]:
+        """Console errors, but for those of JupyterLab itself that harm nothing."""
+        return [e for e in self.errors if not any(known in e for known in KNOWN_NOISE)]
 
     def shot(self, name: str, selector: str | None = None) -> Path:
         SHOTS.mkdir(exist_ok=True)

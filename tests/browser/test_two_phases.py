@@ -6,9 +6,6 @@ import pytest
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 
-# JupyterLab itself logs these; they are not ours to mend and harm nothing.
-KNOWN_NOISE = ("favicon", "Permissions policy", "sourceMappingURL")
-
 
 def status(notebook, panel: str) -> str:
     return notebook.page.locator(f"{panel} [role=status]").first.inner_text()
@@ -70,7 +67,7 @@ def test_the_first_lab_runs_teaches_and_checks(jupyter, notebook):
         for panel in ("request-panel", "knob-panel", "worksheet"):
             notebook.shot(f"01_{panel}_{theme.lower()}", f".llmlab-{panel}")
     assert notebook.outside == []
-    assert [e for e in notebook.errors if not any(n in e for n in KNOWN_NOISE)] == []
+    assert notebook.noise() == []
 
 
 def answer(page, item: str, text: str) -> None:
