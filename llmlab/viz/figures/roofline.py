@@ -44,10 +44,9 @@ def roofline(hardware: Hardware, dtype: str, points: Sequence[Point], simulated:
             hovertemplate="%{text}<br>%{x:.3g} FLOP/B, %{y:.3g} FLOP/s<extra>%{fullData.name}"
             "</extra>",
         )
-    figure.update_layout(
-        xaxis={"type": "log", "title": "FLOPs per byte moved"},
-        yaxis={"type": "log", "title": "FLOP/s"},
-    )
+    log = {"type": "log", "dtick": 1, "exponentformat": "SI"}
+    figure.update_xaxes(title_text="FLOPs per byte moved", **log)
+    figure.update_yaxes(title_text="FLOP/s", **log)
     update_roofline(figure, hardware, dtype, points, simulated)
     return figure
 

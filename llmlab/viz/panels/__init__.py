@@ -1,8 +1,16 @@
 """Panels: one a file. Each shows a live view, and works from code without widgets too."""
 
 from llmlab.viz.panels.knob_panel import KnobPanel
+from llmlab.viz.panels.quiz_panel import QuizPanel
 from llmlab.viz.panels.request_panel import RequestPanel, show_request
 from llmlab.viz.panels.roofline_panel import RooflinePanel
 from llmlab.viz.panels.worksheet_panel import WorksheetPanel
 
-__all__ = ["KnobPanel", "RequestPanel", "RooflinePanel", "WorksheetPanel", "show_request"]
+__all__ = [
+    "KnobPanel",
+    "QuizPanel",
+    "RequestPanel",
+    "RooflinePanel",
+    "WorksheetPanel",
+    "show_request",
+]

@@ -1,0 +1,260 @@
+"""The quiz in a notebook: answer, say how sure you are, see the result, then the answers."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from llmlab.check.present import ask, reveal
+from llmlab.check.prose import Commitment
+from llmlab.check.question import ProseQuestion, Question
+from llmlab.check.quiz import Sitting, select, whole_bank
+from llmlab.check.spacing import CONFIDENCE, RULE
+from llmlab.check.store import default_store
+from llmlab.check.student import current_student
+from llmlab.viz.panels.controls import INK, button, guarded, status_html
+from llmlab.viz.panels.quiz_inputs import CSS, TEXT, Input, make_input
+from llmlab.viz.show import Shown, table_html
+
+REFLECT = ("L3", "L4")
+
+
+class QuizPanel:
+    """Questions by topic (or curriculum id), level and role; what was missed comes back sooner."""
+
+    def __init__(
+        self,
+        topic: str | None = None,
+        level: str | None = None,
+        role: str | None = None,
+        count: int = 10,
+        seed: int = 0,
+    ) -> None:
+        import ipywidgets as w
+
+        store = default_store()
+        chosen = select(
+            whole_bank(), store, topic=topic, level=level, role=role, count=count, seed=seed
+        )
+        self.sitting = Sitting(chosen, store, current_student())
+        self.head, self.prompt, self.shown = w.HTML(), w.HTML(), w.HTML()
+        self.status = w.HTML()
+        self.status.add_class("llmlab-quiz-status")
+        self.place = w.VBox()
+        self.sure = w.Dropdown(
+            options=[("not said", ""), *((c, c) for c in CONFIDENCE)],
+            value="",
+            description="How sure?",
+        )
+        self.assumes = self._note("Assumption", "that could change your answer")
+        self.revise = self._note("Observation", "that would make you revise it")
+        self.notes = w.VBox([self.assumes, self.revise])
+        self.check_button = self._button("Check", "check", self._check, "primary")
+        self.hint_button = self._button("Hint", "hint", self._hint)
+        self.short_button = self._button("Short answer", "short", self._short)
+        self.full_button = self._button("Full answer", "full", self._full)
+        self.next_button = self._button("Next question", "next", self._next)
+        buttons = w.HBox(
+            [
+                self.check_button,
+                self.hint_button,
+                self.short_button,
+                self.full_button,
+                self.next_button,
+            ]
+        )
+        buttons.layout.flex_flow = "row wrap"
+        self.widget = w.VBox(
+            [
+                w.HTML(CSS),
+                self.head,
+                self.prompt,
+                self.place,
+                self.sure,
+                self.notes,
+                buttons,
+                self.status,
+                self.shown,
+            ]
+        )
+        self.widget.add_class("llmlab-quiz")
+        self._show()
+
+    @staticmethod
+    def _note(label: str, placeholder: str) -> Any:
+        import ipywidgets as w
+
+        box = w.Text(placeholder=placeholder, description=label, continuous_update=False)
+        box.layout.width = "min(620px, 100%)"
+        return box
+
+    def _button(self, text: str, name: str, action: Any, style: str = "") -> Any:
+        made = button(text, f"quiz-{name}", style)
+        made.on_click(guarded(self._fail, lambda _: action()))
+        return made
+
+    def _fail(self, text: str) -> None:
+        self.status.value = status_html("error", text)
+
+    # -- one question ------------------------------------------------------------------------
+
+    def _show(self) -> None:
+        """Put the current question, or the end, on the screen."""
+        self.commitment: Commitment | None = None
+        self.shown.value = ""
+        self.sure.value = self.assumes.value = self.revise.value = ""
+        question = self.sitting.current
+        if question is None:
+            self._end()
+            return
+        asked = ask(question, self.sitting.student)
+        number = f"{self.sitting.place + 1} of {len(self.sitting.questions)}"
+        self.head.value = (
+            f'<h4 style="color:{INK};margin:6px 0">{number} · {escape(str(question.topic))} · '
+            f"{question.level} · {escape(question.id)}</h4>"
+        )
+        self.prompt.value = question_html(asked)
+        self.input: Input = make_input(question, asked)
+        self.place.children = (self.input.widget,)
+        words = isinstance(question, ProseQuestion)
+        self.notes.layout.display = "" if words or question.level in REFLECT else "none"
+        self.check_button.description = "Commit" if words else "Check"
+        self.check_button.disabled = False
+        self.hint_button.layout.display = "none" if words else ""
+        self.short_button.disabled = self.full_button.disabled = True
+        self.status.value = status_html("info", "not answered yet")
+
+    def _end(self) -> None:
+        done, missed = self.sitting.done, self.sitting.missed
+        self.head.value = f'<h4 style="color:{INK};margin:6px 0">Your quiz</h4>'
+        self.place.children = ()
+        lines = [f"{len(done) - len(missed)} of {len(done)} right at the first try."]
+        if missed:
+            lines.append(f"Missed, and back first by {RULE}: {', '.join(missed)}.")
+        self.prompt.value = "".join(f'<div style="{TEXT}">{escape(x)}</div>' for x in lines)
+        self.sure.layout.display = self.notes.layout.display = "none"
+        for one in (self.check_button, self.hint_button, self.short_button, self.full_button):
+            one.layout.display = "none"
+        self.next_button.disabled = True
+        self.status.value = status_html("ok", "done; every answer is kept")
+
+    @property
+    def question(self) -> Question:
+        """The question on the screen; ValueError at the end."""
+        found = self.sitting.current
+        if found is None:
+            raise ValueError("the quiz is over; make a new QuizPanel for another")
+        return found
+
+    def _check(self) -> None:
+        if self.commitment is not None:
+            self._score()
+            return
+        question, answer = self.question, self.input.value()
+        if isinstance(question, ProseQuestion):
+            self._commit(question, answer)
+            return
+        trouble = self.sitting.misread(question, answer)
+        if trouble:
+            self.status.value = status_html("error", trouble)
+            return
+        result = self.sitting.answer(question, answer)
+        if result.state != "not answered yet":
+            self._feel(question)
+            self.short_button.disabled = False
+        self.status.value = result._repr_html_()
+
+    def _feel(self, question: Question) -> None:
+        if self.sure.value:
+            self.sitting.feel(question, self.sure.value, self.assumes.value, self.revise.value)
+
+    def _hint(self) -> None:
+        self.status.value = status_html("info", self.sitting.hint(self.question))
+
+    # -- words: first committed, then scored by their writer -----------------------------------
+
+    def _commit(self, question: ProseQuestion, text: str) -> None:
+        import ipywidgets as w
+
+        if not text.strip():
+            self.status.value = status_html("info", "not answered yet: write your answer first")
+            return
+        self.commitment = self.sitting.commit(question, text)
+        self._feel(question)
+        self.input.widget.disabled = True
+        self.rubric = []
+        for criterion in self.commitment.rubric:
+            box = w.Checkbox(value=False, description=criterion.text, indent=False)
+            box.layout.width = "100%"
+            self.rubric.append(box)
+        title = w.HTML(f'<div style="{TEXT}"><b>Which of these are met?</b></div>')
+        self.place.children = (self.input.widget, title, *self.rubric)
+        self.check_button.description = "Score"
+        mark = self.commitment.sha256[:12]
+        self.status.value = status_html("ok", f"committed, sha256 {mark}; now score yourself")
+        self._short()
+
+    def _score(self) -> None:
+        commitment = self.commitment
+        if commitment is None:
+            return
+        pairs = zip(commitment.rubric, self.rubric, strict=True)
+        met = [criterion.id for criterion, box in pairs if box.value]
+        score = self.sitting.score(commitment, met)
+        self.check_button.disabled = True
+        text = f"{len(met)} of {len(commitment.rubric)} points by your own score, {score:.0%}"
+        self.status.value = status_html("ok", text)
+
+    # -- answers, only when asked for ----------------------------------------------------------
+
+    def _short(self) -> None:
+        found = reveal(self.question, self.sitting.student)
+        lines = "".join(f"<li>{escape(line)}</li>" for line in found.answer)
+        self.shown.value = (
+            f'<div style="{TEXT}"><b>Short answer.</b> {escape(found.short)}'
+            f'<ul style="list-style:none;padding-left:12px;margin:4px 0">{lines}</ul></div>'
+        )
+        self.full_button.disabled = False
+
+    def _full(self) -> None:
+        found = reveal(self.question, self.sitting.student)
+        full = f'<div style="{TEXT}"><b>Full answer.</b> {escape(found.full)}</div>'
+        if full not in self.shown.value:
+            self.shown.value += full
+
+    def _next(self) -> None:
+        self.question  # noqa: B018  (an error at the end)
+        self.sitting.next()
+        self._show()
+        if self.sitting.current is not None:
+            self.input.first.focus()
+
+    # -- where there are no widgets ------------------------------------------------------------
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        how = 'Without widgets: check("ID", answer), or llmlab quiz in a terminal.'
+        student = self.sitting.student
+        prompts = [f"{q.id}  {ask(q, student).prompt}" for q in self.sitting.questions]
+
+        def html() -> str:
+            items = "".join(f"<li>{escape(prompt)}</li>" for prompt in prompts)
+            return f"<ul>{items}</ul><p>{escape(how)}</p>"
+
+        def text() -> str:
+            return "\n".join([*prompts, how])
+
+        return Shown(self.widget, html, text)._repr_mimebundle_(**kwargs)
+
+
+def question_html(asked: Any) -> str:
+    """Prompt, report and trace of a question, escaped."""
+    parts = [f'<div style="{TEXT};margin-bottom:6px">{escape(asked.prompt)}</div>']
+    if asked.report:
+        style = f"color:{INK};border-left:3px solid #7A7A7A;padding:4px 10px;overflow-x:auto"
+        parts.append(f'<pre style="{style};margin:6px 0">{escape(asked.report.rstrip())}</pre>')
+    if asked.table:
+        rows = [list(row) for row in asked.table.rows]
+        table = table_html(asked.table.caption, list(asked.table.head), rows)
+        parts.append(f'<div style="color:{INK};overflow-x:auto">{table}</div>')
+    parts.append(f'<div style="{TEXT};opacity:.8">{escape(asked.how)}.</div>')
+    return "".join(parts)
