@@ -1,203 +1,297 @@
-"""The question bank: choices, orders, matches, numbers, and words with a rubric."""
+"""Every question of the bank: exactly the right answers pass, each wrong one gets its message."""
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+import json
+import re
+from collections import Counter
 
 import pytest
-from pydantic import TypeAdapter
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from llmlab.check import check, library
-from llmlab.check.choose import (
-    judge_question,
-    kept_answer,
-    normal,
-    options_for,
-    prompt_for,
-    rights_for,
-    steps_for,
+from llmlab.check import library, worksheet
+from llmlab.check.audit import audit, curriculum
+from llmlab.check.choose import as_item, judge_question, options_for, rights_for, steps_for
+from llmlab.check.present import ask, reveal, said, step_table, trace_of
+from llmlab.check.question import (
+    FlawQuestion,
+    MatchQuestion,
+    MultipleQuestion,
+    NumericQuestion,
+    OrderQuestion,
+    ProseQuestion,
+    SingleQuestion,
+    TraceQuestion,
 )
-from llmlab.check.prose import commit, digest, self_score
-from llmlab.check.question import RUBRIC, Question
-from llmlab.check.solution import solution
-from llmlab.check.store import Store
-from llmlab.check.student import CURRICULUM, Student
+from llmlab.check.student import Student
+from llmlab.trace import Trace
 
-BASE: dict[str, Any] = {
-    "id": "X.q",
-    "covers": ["A1"],
-    "level": "L1",
-    "prompt": "?",
-    "short": "s",
-    "full": "f",
-}
-OPTIONS = [
-    {"id": "a1", "text": "One", "why": "One is right.", "correct": True},
-    {"id": "b2", "text": "Two", "why": "Two is right.", "correct": True},
-    {"id": "c3", "text": "Three", "why": "Three is wrong."},
-    {"id": "d4", "text": "Four", "why": "Four is wrong."},
-]
-STEPS = [{"id": s, "text": s.title()} for s in ("queue", "prefill", "decode", "finish")]
-PAIRS = [{"id": s, "left": s, "right": s.title()} for s in ("ttft", "tpot", "itl")]
+BANK = library.questions()
+CHOICES = [q for q in BANK.values() if hasattr(q, "options")]
+ORDERS = [q for q in BANK.values() if isinstance(q, OrderQuestion)]
+MATCHES = [q for q in BANK.values() if isinstance(q, MatchQuestion)]
+NUMBERS = [q for q in BANK.values() if isinstance(q, NumericQuestion)]
+PROSE = [q for q in BANK.values() if isinstance(q, ProseQuestion)]
+TRACES = [q for q in BANK.values() if isinstance(q, TraceQuestion)]
+STUDENTS = [None, Student("Ada"), Student("Grace Hopper")]
 
 
-def make(kind: str, **more: Any) -> Question:
-    made: Question = TypeAdapter(Question).validate_python({**BASE, "kind": kind, **more})
-    return made
+def named(questions):
+    return pytest.mark.parametrize("question", questions, ids=lambda q: q.id)
 
 
-def test_each_option_of_the_checkpoint_says_why() -> None:
-    checkpoint = [q for q in library.questions().values() if q.covers == ["B14"]]
-    assert len(checkpoint) >= 5
-    for question in checkpoint:
-        for option in getattr(question, "options", []):
-            result = judge_question(question, option.id)
-            assert result.state == ("correct" if option.correct else "incorrect")
-            assert option.why in result.message
-            assert result.misconception == (None if option.correct else option.id)
+# -- what there is ---------------------------------------------------------------------------
 
 
-def test_a_letter_means_what_this_student_sees() -> None:
-    question = library.find_question("B14.completion")
-    for student in (CURRICULUM, Student("Ada"), Student("Bob")):
-        shown = options_for(question, student)
-        letter = "abcd"[[o.correct for o in shown].index(True)]
-        for answer in (letter, letter.upper(), f"{letter})", "850 ms", "all", ["all"]):
-            assert judge_question(question, answer, student).state == "correct"
-        assert kept_answer(question, letter, student) == ["all"]
+def test_the_bank_has_every_kind_level_and_role_and_covers_the_curriculum():
+    beyond = [q for q in BANK.values() if not q.id.startswith("B14.")]
+    assert len(beyond) >= 60
+    assert set(Counter(q.kind for q in beyond)) == {
+        "numeric", "single", "multiple", "order", "match", "flaw", "trace", "prose",
+    }  # fmt: skip
+    for role in ("inference", "product"):
+        levels = Counter(q.level for q in beyond if role in q.roles)
+        assert all(levels[level] >= 5 for level in ("L1", "L2", "L3", "L4")), (role, levels)
+    assert set().union(*(q.covers for q in beyond)) >= set(curriculum()) - {"B14"}
+    assert audit(students=5).problems == []
 
 
-def test_students_see_different_orders() -> None:
-    question = library.find_question("B14.completion")
-    orders = {tuple(o.id for o in options_for(question, Student(f"n{i}"))) for i in range(200)}
-    assert len(orders) == 24
+def test_a_correct_option_is_not_known_by_its_length():
+    """A learner who always takes the longest option must do badly."""
+    one = [q for q in CHOICES if not q.many]
+    longest = [q.id for q in one if max(q.options, key=lambda o: len(o.text)).correct]
+    assert len(longest) <= 0.45 * len(one), longest
 
 
-@pytest.mark.parametrize(
-    ("answer", "state", "score"),
-    [
-        (["a1", "b2"], "correct", 1.0),
-        ("a1, b2", "correct", 1.0),
-        (["a1"], "partial", 0.5),
-        (["a1", "b2", "c3"], "partial", 0.5),
-        (["a1", "c3"], "incorrect", 0.0),
-        (["c3"], "incorrect", 0.0),
-        (["a1", "b2", "c3", "d4"], "incorrect", 0.0),
-        ([], "not answered yet", 0.0),
-        ("nothing", "error", 0.0),
-    ],
-)
-def test_a_multiple_choice_counts_right_less_wrong(answer: Any, state: str, score: float) -> None:
-    result = judge_question(make("multiple", options=OPTIONS), answer)
-    assert (result.state, result.score) == (state, score)
+def test_a_correct_option_is_not_known_by_its_place():
+    first = sum(options_for(q)[0].correct for q in CHOICES if isinstance(q, SingleQuestion))
+    n = sum(isinstance(q, SingleQuestion) for q in CHOICES)
+    assert 0.1 * n <= first <= 0.45 * n
 
 
-def test_a_message_does_not_name_what_was_not_chosen() -> None:
-    result = judge_question(make("multiple", options=OPTIONS), ["a1"])
-    assert "Two" not in repr(result)
-    assert "something is missing" in result.message
+@named([*CHOICES])
+def test_every_option_has_a_reason_of_its_own(question):
+    reasons = [o.why for o in question.options]
+    assert len(set(reasons)) == len(reasons)
+    assert all(len(reason) >= 20 for reason in reasons)
 
 
-def test_an_order_earns_what_is_in_order() -> None:
-    question = make("order", steps=STEPS)
-    right = ["queue", "prefill", "decode", "finish"]
+# -- exactly the right answers ----------------------------------------------------------------
+
+
+@named(CHOICES)
+def test_exactly_the_right_set_of_options_is_correct(question):
+    right = {o.id for o in question.options if o.correct}
+    ids = [o.id for o in question.options]
+    for size in range(1, len(ids) + 1):
+        for picked in itertools.combinations(ids, size):
+            result = judge_question(question, list(picked))
+            assert (result.state == "correct") == (set(picked) == right), picked
+            assert (result.score == 1) == (set(picked) == right)
+
+
+@named(CHOICES)
+def test_each_wrong_option_gives_its_own_message_and_no_other(question):
+    for student in STUDENTS:
+        for letter, option in zip("abcdefghij", options_for(question, student), strict=False):
+            result = judge_question(question, letter, student)
+            others = [o for o in question.options if o is not option]
+            assert not any(o.why in result.message for o in others)
+            if not option.correct:
+                assert result.message == option.why
+                assert result.misconception == option.id
+                assert result.state in ("incorrect", "partial")
+
+
+@named(ORDERS)
+def test_exactly_one_order_is_correct(question):
+    right = [s.id for s in question.steps]
     assert judge_question(question, right).state == "correct"
-    assert judge_question(question, " > ".join(right)).state == "correct"
-    swapped = judge_question(question, ["queue", "decode", "prefill", "finish"])
-    assert (swapped.state, round(swapped.score, 3)) == ("partial", 0.667)
+    for i in range(len(right) - 1):
+        swapped = [*right[:i], right[i + 1], right[i], *right[i + 2 :]]
+        assert judge_question(question, swapped).state == "partial"
     assert judge_question(question, right[::-1]).score == 0
-    assert judge_question(question, right[:3]).state == "error"
-    assert judge_question(question, ["queue"] * 4).state == "error"
-    letters = {s.id: "abcd"[i] for i, s in enumerate(steps_for(question, Student("Ada")))}
-    typed = "".join(letters[s] for s in right)
-    assert judge_question(question, " ".join(typed), Student("Ada")).state == "correct"
 
 
-def test_steps_are_never_shown_in_the_right_order() -> None:
-    question = make("order", steps=STEPS[:3])
-    for n in range(60):
-        assert steps_for(question, Student(f"n{n}")) != question.steps  # type: ignore[union-attr]
+@named(ORDERS)
+def test_steps_are_never_shown_in_their_order(question):
+    for student in STUDENTS:
+        assert steps_for(question, student) != question.steps
 
 
-def test_a_match_counts_pairs() -> None:
-    question = make("match", pairs=PAIRS)
-    assert judge_question(question, {"ttft": "Ttft", "tpot": "Tpot", "itl": "Itl"}).score == 1
-    some = judge_question(question, {"ttft": "ttft", "tpot": "itl", "itl": "tpot"})
-    assert (some.state, round(some.score, 3)) == ("partial", 0.333)
-    assert judge_question(question, {"x": "y"}).state == "error"
-    rights = [name for name, _ in rights_for(question, Student("Bob"))]
-    letters = [f"{'abc'[rights.index(p['id'])]}" for p in PAIRS]
-    assert judge_question(question, letters, Student("Bob")).state == "correct"
+@named(MATCHES)
+def test_exactly_one_match_is_correct(question):
+    right = {p.id: p.right for p in question.pairs}
+    assert judge_question(question, right).state == "correct"
+    first, second, *_ = right
+    swapped = {**right, first: right[second], second: right[first]}
+    assert judge_question(question, swapped).state == "partial"
 
 
-def test_a_numeric_question_draws_numbers_and_knows_wrong_answers() -> None:
-    question = make(
-        "numeric",
-        prompt="{tokens} tokens?",
-        answer="tokens - 1",
-        unit="gaps",
-        tolerance={"exact": True},
-        parameters={"tokens": {"first": 50, "draw": [40, 60]}},
-        misconceptions=[{"id": "n", "formula": "tokens", "message": "One fewer."}],
-    )
-    assert judge_question(question, 49).state == "correct"
-    assert judge_question(question, "50 gaps").misconception == "n"
-    assert prompt_for(question, Student("Ada")) in ("40 tokens?", "60 tokens?")
+@named(NUMBERS)
+@given(number=st.integers(0, 10_000))
+@settings(max_examples=40, deadline=None)
+def test_a_number_is_right_and_each_misconception_is_told_apart(question, number):
+    student = Student(f"student {number}")
+    item = as_item(question)
+    values = item.parameters_for(student)
+    right = worksheet.right_value(question, values)
+    assert judge_question(question, float(right), student).state == "correct"
+    wrongs = worksheet.wrong_values(question, values, right)
+    for wrong, value in zip(question.misconceptions, wrongs, strict=True):
+        result = judge_question(question, float(value), student)
+        assert result.misconception == wrong.id
+        assert result.state != "correct"
 
 
-@pytest.mark.parametrize("kind", ["single", "multiple", "order", "match"])
-@pytest.mark.parametrize("answer", [None, 3, [[1]], {"a": {}}, object(), "x" * 9999, [None], b"a"])
-def test_any_answer_gives_a_result(kind: str, answer: Any) -> None:
-    more = {"order": {"steps": STEPS}, "match": {"pairs": PAIRS}}
-    options = {"options": OPTIONS[1:]}
-    question = make(kind, **more.get(kind, options))
-    assert judge_question(question, answer).state in ("error", "not answered yet")
+@named(PROSE)
+def test_prose_has_the_four_points_of_the_rubric(question):
+    assert [c.id for c in question.rubric] == ["result", "reasoning", "failure", "check"]
+    assert judge_question(question, "anything").score == 0
 
 
-def test_an_answer_kept_is_judged_the_same_again() -> None:
-    for question in library.questions().values():
-        if question.kind == "prose":
-            continue
-        right = solution(question.id, CURRICULUM)
-        kept = kept_answer(question, right)
-        assert judge_question(question, kept).state == "correct"
-        assert kept_answer(question, kept) == kept
-        if question.kind != "numeric":
-            assert normal(question, kept, Student("Ada")) == kept
+# -- nothing is given away ---------------------------------------------------------------------
 
 
-def test_questions_can_be_checked_in_a_lab_and_are_recorded(store: Store) -> None:
-    assert check("B14.completion", "850 ms", store=store).state == "correct"
-    assert [e.data["answer"] for e in store.events("attempt")] == [["all"]]
+@named(list(BANK.values()))
+def test_what_is_asked_does_not_hold_what_is_revealed(question):
+    for student in STUDENTS:
+        asked = json.dumps(vars(ask(question, student)), default=str)
+        shown = reveal(question, student)
+        assert shown.short not in asked
+        assert shown.full not in asked
+        for option in getattr(question, "options", []):
+            assert option.why not in asked
+        for criterion in getattr(question, "rubric", []):
+            assert criterion.text not in asked
 
 
-def test_prose_is_committed_before_its_rubric_and_scored_apart(store: Store) -> None:
-    question = make("prose")
-    ada = Student("Ada")
-    text = "The decode steps wait for the prompt chunk."
-    committed = commit(question, text, store, ada)  # type: ignore[arg-type]
-    assert [c.id for c in committed.rubric] == [c.id for c in RUBRIC]
-    assert self_score(committed, ["result", "reasoning", "check"], store, ada) == 0.75
-    prose, own = store.events()
-    assert prose.data == {"text": text, "sha256": digest(text)}
-    assert own.data["met"] == ["check", "reasoning", "result"]
-    with pytest.raises(ValueError, match="charm"):
-        self_score(committed, ["charm"], store, ada)
+@named(CHOICES)
+def test_a_wrong_answer_never_names_the_right_option(question):
+    right = [o for o in question.options if o.correct]
+    for option in question.options:
+        if not option.correct:
+            said_ = repr(judge_question(question, option.id))
+            assert not any(o.text.lower() in said_.lower() for o in right if len(o.text) > 12)
 
 
-@pytest.mark.parametrize("text", ["", "  \n", "x" * 30_000])
-def test_prose_that_is_empty_or_endless_is_not_committed(text: str, store: Store) -> None:
-    with pytest.raises(ValueError, match="answer"):
-        commit(make("prose"), text, store, CURRICULUM)  # type: ignore[arg-type]
-    assert list(store.events()) == []
+@named(NUMBERS)
+def test_a_wrong_number_never_shows_the_value(question):
+    item = as_item(question)
+    right = float(worksheet.right_value(question, item.parameters_for(None)))
+    told = [judge_question(question, right * 7.77).message, *item.hints_for(None)]
+    told += [m.message for m in question.misconceptions]
+    shown = re.compile(rf"(?<![\d.,]){re.escape(f'{right:g}')}(?![\d,]|\.\d)")
+    given = {f"{float(v):g}" for v in item.parameters_for(None).values() if not isinstance(v, str)}
+    if f"{right:g}" not in given:
+        assert not any(shown.search(text) for text in told)
 
 
-def test_equal_prose_has_one_hash_whatever_its_line_ends() -> None:
-    assert digest("a b\r\nc") == digest("a  b\nc ")
-    assert digest("a b c") != digest("a b d")
+@named(CHOICES)
+def test_the_revealed_answer_marks_exactly_the_right_options(question):
+    lines = reveal(question).answer
+    assert len(lines) == len(question.options)
+    for option in question.options:
+        line = next(x for x in lines if option.why in x)
+        assert line.startswith("✓" if option.correct else "✗")
 
 
-def test_prose_is_never_scored_by_the_checker() -> None:
-    result = judge_question(make("prose"), "words")
-    assert result.state == "error"
-    assert result.score == 0
+# -- traces and reports ------------------------------------------------------------------------
+
+
+@named(TRACES)
+def test_a_trace_says_who_recorded_it_and_with_which_seed(question):
+    trace = trace_of(question)
+    assert trace.meta["recorded_by"] in ("llmlab engine", "llmlab simulator")
+    assert trace.meta["seed"] == 0
+    caption = step_table(trace).caption
+    assert ("simulated" in caption) == trace.simulated
+    assert "seed 0" in caption
+
+
+@named(TRACES)
+def test_a_trace_is_short_enough_to_read_and_its_table_holds_every_step(question):
+    trace = trace_of(question)
+    table = step_table(trace)
+    assert len(table.rows) == len(trace.steps) <= 12
+    for row, step in zip(table.rows, trace.steps, strict=True):
+        assert row[0] == str(step.index)
+        decodes = [name for name, _, _, decodes in step.scheduled if decodes]
+        assert row[3].split() == decodes
+        assert sum(int(n.replace(",", "")) for n in re.findall(r": ([\d,]+)", row[4])) == (
+            step.prefill_tokens
+        )
+
+
+def steps(name: str) -> Trace:
+    return trace_of(BANK[name])
+
+
+def test_claims_about_the_stall_hold_in_its_trace():
+    stall, mixed = steps("B6.stall-trace"), steps("B6.mixed-trace")
+    lengths = [(s.t_end - s.t_start) / 1e6 for s in stall.steps]
+    assert lengths[4] == pytest.approx(556, abs=1)
+    assert stall.steps[4].decode_tokens == 0
+    assert max(lengths[i] for i in (2, 3, 5, 6, 7)) < 11
+    for step in (mixed.steps[4], mixed.steps[5]):
+        assert step.decode_tokens == 2
+        assert step.prefill_tokens == 2046
+        assert 120 < (step.t_end - step.t_start) / 1e6 < 155
+    gaps = [
+        (b.t - a.t) / 1e6
+        for r in mixed.requests.values()
+        if r.class_name == "chat"
+        for a, b in itertools.pairwise(r.events)
+    ]
+    assert max(gaps) < 155
+    first = [t.requests["r2"].events[0].t for t in (stall, mixed)]
+    assert first[0] < first[1] < 1.05 * first[0]
+
+
+def test_claims_about_static_cancel_preempt_and_engine_hold_in_their_traces():
+    static = steps("B2.static-trace")
+    assert [any(s[0] == "r3" for s in step.scheduled) for step in static.steps].index(True) == 8
+    assert all(len(step.scheduled) == 1 for step in static.steps[3:])
+    assert static.steps[2].num_waiting == 1
+    assert max(step.blocks_used for step in static.steps) == 10
+    cancel = steps("B8.cancel-reached")
+    assert [s.blocks_used for s in cancel.steps[3:5]] == [66, 33]
+    assert [s.scheduled[0][2] for s in cancel.steps[4:]] == [515, 516, 517][: len(cancel.steps) - 4]
+    preempt = steps("C4.preempted-trace")
+    assert preempt.steps[6].preempted == ["r1"]
+    assert preempt.steps[8].scheduled == [("r1", 65, 0, False)]
+    engine = steps("A6.engine-trace")
+    shared = [s for s in engine.steps if s.decode_tokens and s.prefill_tokens == 63]
+    assert len(shared) >= 3
+    assert not engine.simulated
+
+
+@named([q for q in BANK.values() if isinstance(q, (FlawQuestion, TraceQuestion))])
+def test_reports_and_tables_fit_a_terminal_of_80_columns(question):
+    asked = ask(question)
+    assert all(len(line) <= 74 for line in asked.report.splitlines())
+
+
+# -- order of what is shown ----------------------------------------------------------------------
+
+
+@given(st.text(max_size=30))
+def test_options_are_shuffled_by_the_student_and_nothing_is_lost(name):
+    name = "".join(c for c in name if c.isalnum())
+    for question in CHOICES[:5]:
+        shown = options_for(question, Student(name))
+        assert sorted(o.id for o in shown) == sorted(o.id for o in question.options)
+        assert shown == options_for(question, Student(name))
+
+
+def test_an_answer_in_words_is_what_was_chosen():
+    question = next(q for q in CHOICES if isinstance(q, MultipleQuestion))
+    chosen = [o for o in question.options if o.correct]
+    assert said(question, [o.id for o in chosen]) == "; ".join(o.text for o in chosen)
+    match = MATCHES[0]
+    letters = dict(zip([name for name, _ in rights_for(match)], "abcdefghij", strict=False))
+    told = said(match, " ".join(letters[p.id] for p in match.pairs))
+    assert all(f"{p.left}: {p.right}" in told for p in match.pairs)
+    assert said(match, None) == ""
