@@ -13,9 +13,9 @@ from llmlab.measure.workload import Workload, load_workload, parse_workload
 
 EPILOG = """examples:
   llmlab bench serve --workload chat_and_documents_cpu --json
-  llmlab bench serve --base-url http://127.0.0.1:8000 --num-prompts 32 --request-rate 4
-  llmlab bench serve --base-url https://api.example.com --endpoint /v1/chat/completions \\
-      --model NAME --api-key-env OPENAI_API_KEY --no-ignore-eos --max-concurrency 4 \\
+  llmlab bench serve --base-url http://127.0.0.1:8000 --request-rate 4
+  llmlab bench serve --base-url https://api.example.com --model NAME \\
+      --endpoint /v1/chat/completions --no-ignore-eos --max-concurrency 4 \\
       --prices input=0.15,cached_input=0.075,output=0.60
 
 Without --base-url the engine is started here and measured over loopback."""

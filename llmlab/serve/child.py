@@ -9,18 +9,25 @@ import selectors
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import IO
 
 
 @dataclass(frozen=True)
 class Child:
-    """A running server: where it listens, what it serves, and its process."""
+    """A running server: where it listens, what it serves, its process and what that writes."""
 
     base_url: str
     model: str
     process: subprocess.Popen[str]
+    log: IO[str] = field(repr=False)
+
+    def said(self) -> str:
+        """All it has written to stderr so far."""
+        return _read(self.log)
 
 
 @contextlib.contextmanager
@@ -32,24 +39,25 @@ def child_server(options: Sequence[str] = (), *, ready_timeout: float = 180.0) -
     """
     command = [sys.executable, "-m", "llmlab.cli.main", "serve", "--port", "0", "--json", *options]
     environment = {k: v for k, v in os.environ.items() if k != "LLMLAB_API_KEY"}
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        start_new_session=True,  # Ctrl-C reaches the client; it ends the server itself
-    )
-    try:
-        ready = _ready_line(process, ready_timeout)
-        yield Child(ready["base_url"], ready["model"], process)
-    finally:
-        _end(process)
+    # A file, not a pipe: a server that warns a lot must never wait for a reader.
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=environment,
+            start_new_session=True,  # Ctrl-C reaches the client; it ends the server itself
+        )
+        try:
+            ready = _ready_line(process, log, ready_timeout)
+            yield Child(ready["base_url"], ready["model"], process, log)
+        finally:
+            _end(process)
 
 
-def _ready_line(process: subprocess.Popen[str], timeout: float) -> dict[str, str]:
+def _ready_line(process: subprocess.Popen[str], log: IO[str], timeout: float) -> dict[str, str]:
     assert process.stdout is not None
-    assert process.stderr is not None
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         line = process.stdout.readline() if selector.select(timeout) else ""
@@ -57,10 +65,16 @@ def _ready_line(process: subprocess.Popen[str], timeout: float) -> dict[str, str
         ready: dict[str, str] = json.loads(line)
         return ready
     late = process.poll() is None
-    process.kill()
-    said = process.stderr.read().strip()
+    if late:
+        process.kill()
+    process.wait()
     what = f"did not answer within {timeout:g} s" if late else "did not start"
-    raise RuntimeError(f"the server {what}: {said[-500:] or 'it said nothing'}")
+    raise RuntimeError(f"the server {what}: {_read(log).strip()[-500:] or 'it said nothing'}")
+
+
+def _read(log: IO[str]) -> str:
+    log.seek(0)
+    return log.read()
 
 
 def _end(process: subprocess.Popen[str], patience: float = 45.0) -> None:
@@ -72,6 +86,5 @@ def _end(process: subprocess.Popen[str], patience: float = 45.0) -> None:
         if process.poll() is None:
             process.kill()
     process.wait()
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
+    if process.stdout is not None:
+        process.stdout.close()

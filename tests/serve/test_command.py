@@ -70,7 +70,7 @@ def test_ctrl_c_ends_with_130():
     with child_server(["--model", "tiny"]) as server:
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(20) == 130
-        assert "Traceback" not in server.process.stderr.read()
+        assert "Traceback" not in server.said()
 
 
 def test_json_mode_prints_one_line_and_the_engine_has_the_knobs(child):
@@ -113,7 +113,7 @@ def test_the_key_comes_from_a_file_and_is_never_printed(tmp_path):
         headers = {"Authorization": f"Bearer {key}"}
         assert httpx.get(f"{server.base_url}/v1/models", headers=headers).status_code == 200
         server.process.send_signal(signal.SIGTERM)
-        assert key not in server.process.stderr.read() + server.process.stdout.read()
+        assert key not in server.said() + server.process.stdout.read()
 
 
 def test_help_has_examples_and_fits_80_columns():
