@@ -87,6 +87,11 @@ class Tolerance(Model):
             raise ValueError("name a tolerance: exact, relative, absolute, order_of_magnitude, ...")
         return self
 
+    def reach(self, right: float) -> float:
+        """How far from `right` an answer may be; for the kinds that are a distance."""
+        relative = _NOISE if self.exact else float(self.relative or 0)
+        return max(float(self.absolute or 0), relative * abs(right))
+
     def accepts(
         self, given: Fraction | float, right: Fraction | float, scope: dict[str, Any]
     ) -> bool:
@@ -98,13 +103,13 @@ class Tolerance(Model):
             if given <= 0 or right <= 0:
                 return bool(given == right)
             return abs(math.log10(given / right)) <= self.order_of_magnitude * float(_SLACK)
-        relative = _NOISE if self.exact else float(self.relative or 0)
-        allowed = max(float(self.absolute or 0), relative * abs(float(right)))
+        allowed = self.reach(float(right))
         distance = abs(float(given) - float(right))
         # Floats decide what is clear; near the edge the decimals that were written decide.
         if abs(distance - allowed) > 1e-6 * max(distance, allowed):
             return distance < allowed
-        near = max(_decimal(self.absolute or 0), _decimal(relative) * abs(_decimal(right)))
+        relative = _decimal(_NOISE if self.exact else self.relative or 0)
+        near = max(_decimal(self.absolute or 0), relative * abs(_decimal(right)))
         return abs(_decimal(given) - _decimal(right)) <= near * _SLACK
 
 

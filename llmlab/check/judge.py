@@ -36,10 +36,11 @@ def judge_numeric(spec: NumericSpec, answer: Any, values: Values, item: Item) ->
     scope = worksheet.numbers_only(values)
     if spec.tolerance.accepts(reading.value, right, scope):
         return Result(spec.id, "correct", "", reading.understood, score=1.0)
+    near = worksheet.recognising(spec.tolerance)
     for wrong, value in zip(
         spec.misconceptions, worksheet.wrong_values(spec, values, right), strict=True
     ):
-        if worksheet.recognises(spec.tolerance, reading.value, value):
+        if near.accepts(reading.value, value, {}):
             return Result(
                 spec.id,
                 "partial" if wrong.credit else "incorrect",

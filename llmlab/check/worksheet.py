@@ -194,11 +194,12 @@ def wrong_values(
     return [formula.evaluate(wrong.formula, scope) for wrong in spec.misconceptions]
 
 
-def recognises(tolerance: Tolerance, given: Fraction | float, wrong: Fraction | float) -> bool:
-    """Whether an answer is the number that a misconception makes."""
-    if tolerance.interval or tolerance.order_of_magnitude:
-        return Tolerance(relative=0.02).accepts(given, wrong, {})
-    return tolerance.accepts(given, wrong, {})
+_NEAR = Tolerance(relative=0.02)
+
+
+def recognising(tolerance: Tolerance) -> Tolerance:
+    """How near an answer must be to a misconception's number to be recognised as it."""
+    return _NEAR if tolerance.interval or tolerance.order_of_magnitude else tolerance
 
 
 def trouble(spec: NumericSpec, values: Mapping[str, Any]) -> str | None:
@@ -212,15 +213,27 @@ def trouble(spec: NumericSpec, values: Mapping[str, Any]) -> str | None:
         wrong = wrong_values(spec, values, right)
     except formula.FormulaError as error:
         return str(error)
+    return _collision(spec, scope, right, wrong)
+
+
+def _collision(
+    spec: NumericSpec,
+    scope: dict[str, Any],
+    right: Fraction | float,
+    wrong: list[Fraction | float],
+) -> str | None:
+    tolerance = spec.tolerance
+    near = recognising(tolerance)
+    numbers = [float(value) for value in wrong]
+    reach = [1.01 * near.reach(number) for number in numbers]
     for i, value in enumerate(wrong):
         name = spec.misconceptions[i].id
-        if spec.tolerance.accepts(value, right, scope):
+        if tolerance.accepts(value, right, scope):
             return f"misconception {name!r} gives the right answer"
         for j in range(i):
-            first, second = wrong[j], value
-            if recognises(spec.tolerance, first, second) or recognises(
-                spec.tolerance, second, first
-            ):
+            if abs(numbers[i] - numbers[j]) > max(reach[i], reach[j]):
+                continue  # clearly apart; only close ones are compared exactly
+            if near.accepts(wrong[j], value, {}) or near.accepts(value, wrong[j], {}):
                 other = spec.misconceptions[j].id
                 return f"misconceptions {other!r} and {name!r} give the same number"
     return None
