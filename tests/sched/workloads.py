@@ -27,12 +27,13 @@ SCHEDULERS: list[Callable[..., BaseScheduler]] = [
 
 def random_config(rng: Random) -> EngineConfig:
     """A pool that is often too small for all, a budget that is often too short."""
+    block_size = rng.choice((1, 2, 3, 4, 7))
     return EngineConfig(
-        max_num_batched_tokens=rng.choice((1, 2, 3, 5, 8, 13, 40)),
+        max_num_batched_tokens=rng.choice((1, 2, 3, 5, 8, 13, 24, 40)),
         max_num_seqs=rng.choice((1, 2, 3, 4, 8, 8)),
-        block_size=rng.choice((1, 2, 3, 4, 7)),
-        num_blocks=rng.randint(1, 12),
-        max_model_len=rng.choice((12, 24, 60)),
+        block_size=block_size,
+        num_blocks=-(-rng.randint(4, 36) // block_size),
+        max_model_len=rng.choice((16, 30, 60)),
         long_prefill_token_threshold=rng.choice((0, 0, 1, 3, 6)),
         watermark=rng.choice((0.0, 0.0, 0.1, 0.3)),
         enable_prefix_caching=rng.random() < 0.5,
@@ -63,7 +64,7 @@ def run_workload(seed: int) -> Lab:
     """One workload from one number, to the end; every law is checked at every step."""
     rng = Random(seed)
     bench = Lab(rng.choice(SCHEDULERS)(random_config(rng), vocab_size=VOCAB))
-    stems = [[rng.randrange(VOCAB) for _ in range(rng.randint(1, 24))] for _ in range(2)]
+    stems = [[rng.randrange(VOCAB) for _ in range(rng.randint(1, 18))] for _ in range(2)]
     to_come = [random_request(rng, f"r{i}", stems) for i in range(rng.randint(1, 10))]
     aborts = rng.random() < 0.4
     while to_come or bench.scheduler.has_work:
