@@ -2,6 +2,7 @@
 
 from llmlab.viz.panels.knob_panel import KnobPanel
 from llmlab.viz.panels.quiz_panel import QuizPanel
+from llmlab.viz.panels.race_panel import RacePanel
 from llmlab.viz.panels.request_panel import RequestPanel, show_request
 from llmlab.viz.panels.roofline_panel import RooflinePanel
 from llmlab.viz.panels.worksheet_panel import WorksheetPanel
@@ -10,6 +11,7 @@ __all__ = [
     "KnobPanel",
     "QuizPanel",
     "RequestPanel",
+    "RacePanel",
     "RooflinePanel",
     "WorksheetPanel",
     "show_request",

@@ -1,0 +1,180 @@
+"""Static against continuous batching: turn slots, requests and lengths, on either clock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from llmlab.viz.figures.race import RACE_HEAD, race, race_rows, race_summary, update_race
+from llmlab.viz.live import UPDATES_PER_SECOND, LiveRun
+from llmlab.viz.panels.controls import Knob, button, guarded, status_html
+from llmlab.viz.race import KINDS, Lap, draw_lengths, race_real, race_simulated
+from llmlab.viz.show import Shown, live_figure, table_html, table_text
+
+if TYPE_CHECKING:
+    from llmlab.engine.model import Model
+
+SIMULATED, REAL = "simulated GPU", "this machine, real"
+
+
+class RacePanel:
+    """A knob's move answers at once on the simulated GPU; on this machine, Run starts the race.
+
+    `run(slots, requests, mean, kind)` is the same without a widget. model: of the real races;
+    without one only the simulated GPU is offered.
+    """
+
+    def __init__(
+        self, model: Model | None = None, *, simulated_model: str = "llama-3.1-8b"
+    ) -> None:
+        import ipywidgets as w
+
+        self.model, self.simulated_model = model, simulated_model
+        self.hardware = "h100-sxm"
+        self.live = LiveRun()
+        self.laps: list[Lap] = []
+        style = {"description_width": "150px"}
+        places = [SIMULATED] + ([REAL] if model is not None else [])
+        self.where = w.Dropdown(options=places, description="Where", style=style)
+        self.kind = w.Dropdown(
+            options=KINDS, value="exponential", description="Output lengths", style=style
+        )
+        self.where.add_class("llmlab-race-where")
+        self.kind.add_class("llmlab-race-kind")
+        self.slots = Knob("Slots (max_num_seqs)", 4, 2, 32, 1, "race-slots")
+        self.requests = Knob("Requests", 16, 4, 128, 4, "race-requests")
+        self.mean = Knob("Mean output tokens", 24, 4, 128, 4, "race-mean")
+        for knob in (self.slots, self.requests, self.mean):
+            knob.on_change(guarded(self._fail, self._changed))
+        for menu in (self.where, self.kind):
+            menu.observe(guarded(self._fail, lambda _: self._changed()), names="value")
+        self.go = button("Run", "race-run", "primary")
+        self.halt = button("Stop", "race-stop")
+        self.go.on_click(guarded(self._fail, lambda _: self.start()))
+        self.halt.on_click(guarded(self._fail, lambda _: self.live.cancel()))
+        self.status, self.table = w.HTML(), w.HTML()
+        self.laps = self._simulate(self._size())
+        self.figure = live_figure(race(self.laps))
+        self.widget = w.VBox(
+            [
+                self.where,
+                self.kind,
+                self.slots.widget,
+                self.requests.widget,
+                self.mean.widget,
+                w.HBox([self.go, self.halt]),
+                self.status,
+                *([self.figure] if self.figure is not None else []),
+                self.table,
+            ]
+        )
+        self.widget.add_class("llmlab-race-panel")
+        self._show(self.laps)
+
+    # -- running ---------------------------------------------------------------------------
+
+    def _size(self) -> tuple[int, int, int, str]:
+        return self.slots.value, self.requests.value, self.mean.value, str(self.kind.value)
+
+    def run(
+        self, slots: int, requests: int, mean: int, kind: str, *, real: bool = False
+    ) -> list[Lap]:
+        """One race in this thread; returns a lap for each policy."""
+        size = (slots, requests, mean, kind)
+        laps = self._race(size, threading.Event()) if real else self._simulate(size)
+        self._show(laps)
+        return laps
+
+    def start(self) -> None:
+        """Run the knobs' values: at once if simulated, else in the background."""
+        size = self._size()
+        if self.where.value == SIMULATED:
+            self._show(self._simulate(size))
+        elif not self.live.start(lambda stop: self._job(size, stop)):
+            self._say("busy", "Still running: press Stop first.")
+
+    def _changed(self) -> None:
+        if self.where.value == SIMULATED:
+            self.live.cancel()
+            self._show(self._simulate(self._size()))
+        elif not self.live.busy:
+            self._say("info", "Run races both policies on this machine, for real.")
+
+    def _simulate(self, size: tuple[int, int, int, str]) -> list[Lap]:
+        slots, requests, mean, kind = size
+        lengths = draw_lengths(kind, requests, mean, slots)
+        return race_simulated(lengths, slots, model=self.simulated_model, hardware=self.hardware)
+
+    def _job(self, size: tuple[int, int, int, str], stop: threading.Event) -> None:
+        self.go.disabled = True
+        try:
+            laps = self._race(size, stop)
+            self._show(laps)
+            if stop.is_set():
+                self._say("stop", "Stopped; the figure shows what ran until then.")
+        except Exception as error:
+            self._fail(f"{type(error).__name__}: {error}")
+        finally:
+            self.go.disabled = False
+
+    def _race(self, size: tuple[int, int, int, str], stop: threading.Event) -> list[Lap]:
+        """The real race. Drawing has a thread of its own, so that no step waits for it."""
+        slots, requests, mean, kind = size
+        if self.model is None:
+            raise ValueError("model = None: give RacePanel a model to race on this machine")
+        running: list[Lap] = []
+        over = threading.Event()
+        painter = threading.Thread(target=self._paint, args=(running, over), daemon=True)
+        painter.start()
+        try:
+            return race_real(
+                self.model,
+                draw_lengths(kind, requests, mean, slots),
+                slots,
+                stop=stop,
+                watch=lambda name, trace: running.append(Lap(name, slots, trace)),
+            )
+        finally:
+            over.set()
+            painter.join()
+
+    def _paint(self, running: list[Lap], over: threading.Event) -> None:
+        while not over.wait(1 / UPDATES_PER_SECOND):
+            laps = list(running)
+            if laps:
+                self._draw(laps)
+                self._say("busy", f"Running {laps[-1].policy} on this machine, for real.")
+
+    # -- drawing ---------------------------------------------------------------------------
+
+    def _show(self, laps: list[Lap]) -> None:
+        self.laps = laps
+        self._draw(laps)
+        self._say("ok", race_summary(laps))
+
+    def _draw(self, laps: Sequence[Lap]) -> None:
+        self.table.value = table_html(self._caption(laps), RACE_HEAD, race_rows(laps))
+        if self.figure is not None:
+            with self.figure.batch_update():
+                update_race(self.figure, laps)
+
+    def _caption(self, laps: Sequence[Lap]) -> str:
+        if laps and laps[0].trace.simulated:
+            return f"The same as a table (simulated: {self.simulated_model} on {self.hardware})"
+        return "The same as a table (measured on this machine)"
+
+    def _say(self, kind: str, text: str) -> None:
+        self.status.value = status_html(kind, text)
+
+    def _fail(self, text: str) -> None:
+        self._say("error", text)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        laps = list(self.laps)
+        rows, caption = race_rows(laps), f"{race_summary(laps)} {self._caption(laps)}"
+        return Shown(
+            self.widget,
+            lambda: table_html(caption, RACE_HEAD, rows),
+            lambda: table_text(caption, RACE_HEAD, rows),
+        )._repr_mimebundle_(**kwargs)
