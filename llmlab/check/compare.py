@@ -27,7 +27,10 @@ def mark_counted(rows: list[Row]) -> None:
         if row.graded:
             row.counted = latest[row.id] is row
             if not row.counted:
-                row.flags.append(f"not counted: {latest[row.id].file} is later")
+                chosen = latest[row.id]
+                why = "is later" if chosen.created > row.created else "has the same time"
+                row.flags.append(f"not counted: {chosen.file} {why}")
+                chosen.flags.append(f"counted; there is {row.file} too")
 
 
 class _RightValues:

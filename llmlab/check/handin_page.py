@@ -9,6 +9,7 @@ from llmlab.check.page import render
 from llmlab.check.progress import Progress
 from llmlab.check.result import GLYPHS
 from llmlab.check.store import Store
+from llmlab.check.units import number_text
 
 
 def handin_html(store: Store, handin: dict[str, Any]) -> str:
@@ -20,8 +21,7 @@ def handin_html(store: Store, handin: dict[str, Any]) -> str:
 
     def shown(name: str) -> dict[str, Any]:
         row = rows[name]
-        answer = last.get(name, "")
-        text = ", ".join(map(str, answer)) if isinstance(answer, list) else str(answer)
+        text = _answer_text(last.get(name, ""))
         return {
             "id": name,
             "state": row.state,
@@ -42,7 +42,7 @@ def handin_html(store: Store, handin: dict[str, Any]) -> str:
     return render(
         "handin.html.j2",
         title=f"Hand-in of {handin['student'] or 'a learner without a name'}",
-        when=handin["created"],
+        when=handin["created"].replace("T", " ").replace("+00:00", " UTC"),
         fingerprint=handin["fingerprint"],
         done=sum(sheet["done"] for sheet in sheets),
         total=len(library.items()),
@@ -54,6 +54,14 @@ def handin_html(store: Store, handin: dict[str, Any]) -> str:
             {e.item: e.data.get("passed") is True for e in events if e.kind == "code"}.items()
         ),
     )
+
+
+def _answer_text(answer: Any) -> str:
+    if isinstance(answer, float):
+        return number_text(answer)
+    if isinstance(answer, dict):
+        return ", ".join(f"{key}: {value}" for key, value in answer.items())
+    return ", ".join(map(str, answer)) if isinstance(answer, list) else str(answer)
 
 
 def _group(title: str, name: str, items: list[dict[str, Any]]) -> dict[str, Any]:

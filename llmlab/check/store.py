@@ -7,6 +7,7 @@ on the disk before its check returns. A disk that refuses leaves events in memor
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import threading
@@ -75,9 +76,12 @@ class Store:
     def _connect(where: str) -> sqlite3.Connection:
         db = sqlite3.connect(where, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
         try:
-            db.execute("PRAGMA journal_mode=WAL")
+            with contextlib.suppress(sqlite3.OperationalError):
+                # Some network disks cannot share memory; the rollback journal is safe there.
+                db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=FULL")
             db.execute(_SCHEMA)
+            db.execute("CREATE INDEX IF NOT EXISTS events_of_item ON events (item, kind)")
             # Asks for the write lock, so that a file that cannot be written is found out here.
             db.execute("BEGIN IMMEDIATE")
             db.execute("COMMIT")
