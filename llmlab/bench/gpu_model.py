@@ -90,7 +90,10 @@ def random_model(config: ModelConfig, bench: Bench, dtype: torch.dtype | None = 
 
 
 def make_runner(bench: Bench, model: Model, batch: int, context: int, tokens: int) -> CudaRunner:
-    """A runner whose pool holds `batch` requests of `context` tokens."""
+    """A runner whose pool holds `batch` requests of `context` tokens, random ones.
+
+    Fresh memory may hold NaN, and zeros would draw less power and run faster than real data.
+    """
     config = EngineConfig(
         max_num_batched_tokens=tokens,
         max_num_seqs=batch,
@@ -98,7 +101,10 @@ def make_runner(bench: Bench, model: Model, batch: int, context: int, tokens: in
         num_blocks=batch * cdiv(context, BLOCK),
         max_model_len=context,
     )
-    return CudaRunner(model, config, "triton")
+    runner = CudaRunner(model, config, "triton")
+    runner.kv.k.normal_()
+    runner.kv.v.normal_()
+    return runner
 
 
 def step_plan(batch: int, context: int, queries: int) -> StepPlan:
