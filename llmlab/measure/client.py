@@ -161,7 +161,7 @@ class LoadClient:
         in flight stay in the trace as such.
         """
         limit = asyncio.Semaphore(max_concurrency) if max_concurrency else None
-        transport = StampedTransport(max_connections=None, clock=self.clock)
+        transport = StampedTransport(clock=self.clock)
         async with httpx.AsyncClient(transport=transport, timeout=None) as http:  # noqa: S113  (exchange() times each call)
             start = self.clock()
             self.trace.meta["t_start"] = start

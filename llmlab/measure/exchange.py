@@ -47,7 +47,7 @@ async def exchange(
     except WIRE_ERRORS as error:
         record.outcome = "failed"
         record.reason = f"connection: {error or type(error).__name__}"
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         record.outcome, record.reason = "failed", f"not understood: {error}"
     except asyncio.CancelledError:
         if record.reason == "run_ended":
@@ -169,10 +169,8 @@ def _settle(client: LoadClient, record: RequestRecord, answer: AnswerReader) -> 
     text = "".join(answer.text)
     client.keep(record.request_id, text)
     client.k_sources[answer.k_source()] += 1
-    prompt = answer.usage.get("prompt_tokens")
-    record.prompt_tokens = None if prompt is None else int(prompt)
-    details = answer.usage.get("prompt_tokens_details") or {}
-    record.cached_tokens = int(details.get("cached_tokens") or 0)
+    record.prompt_tokens = answer.prompt_tokens
+    record.cached_tokens = answer.cached_tokens
     _count(client, record, answer, text)
 
 

@@ -93,18 +93,28 @@ class AnswerReader:
         if not usage:
             return None
         self.usage = usage
-        total = usage.get("completion_tokens")
+        total = _count(usage.get("completion_tokens"))
         if total is None:
             return None
-        growth = int(total) - self._reported
-        self._reported = int(total)
+        growth = total - self._reported
+        self._reported = total
         return growth
 
     @property
     def completion_tokens(self) -> int | None:
         """The server's final count, if it gave one."""
-        count = self.usage.get("completion_tokens")
-        return None if count is None else int(count)
+        return _count(self.usage.get("completion_tokens"))
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """As the server counted them, if it did."""
+        return _count(self.usage.get("prompt_tokens"))
+
+    @property
+    def cached_tokens(self) -> int:
+        """Of the prompt, those found in the server's cache; 0 if it does not say."""
+        details = self.usage.get("prompt_tokens_details")
+        return (_count(details.get("cached_tokens")) if isinstance(details, dict) else 0) or 0
 
     def k_source(self) -> str:
         """Which of the ways of counting covers this stream; "none" if nothing was to count."""
@@ -135,6 +145,12 @@ class AnswerReader:
             else:
                 events.append(TokenEvent(piece.t, k, piece.channel))
         return events
+
+
+def _count(value: Any) -> int | None:
+    """A count as it should be, or None for whatever else a server may send."""
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return value if is_count else None
 
 
 def _k(piece: Piece, source: str) -> int | None:

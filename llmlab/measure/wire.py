@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 import httpcore
 import httpx
 
 Clock = Callable[[], int]
+KEEPALIVE_S = 15.0
+Place = tuple[bytes, bytes, int | None]
 WIRE_ERRORS = (
     httpcore.NetworkError,
     httpcore.TimeoutException,
@@ -77,52 +79,90 @@ class _StampedBackend(httpcore.AsyncNetworkBackend):
 
 
 class _Body(httpx.AsyncByteStream):
-    def __init__(self, inner: Any) -> None:
+    """A response's bytes; when closed, its connection is free for the next request."""
+
+    def __init__(self, inner: Any, on_close: Callable[[], Awaitable[None]]) -> None:
         self._inner = inner
+        self._on_close = on_close
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for part in self._inner:
             yield part
 
     async def aclose(self) -> None:
-        await self._inner.aclose()
+        try:
+            await self._inner.aclose()
+        finally:
+            await self._on_close()
 
 
 class StampedTransport(httpx.AsyncBaseTransport):
-    """Plain HTTP/1.1 over stamped connections; `reads_of(response)` gives a response's stamps."""
+    """Plain HTTP/1.1 over stamped connections; `reads_of(response)` gives a response's stamps.
 
-    def __init__(
-        self, max_connections: int | None = None, clock: Clock = time.perf_counter_ns
-    ) -> None:
-        self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=httpx.create_ssl_context(),
-            max_connections=max_connections,
-            keepalive_expiry=15.0,
-            network_backend=_StampedBackend(clock),
-        )
+    The pool is a plain stack, without a limit. httpcore's own looks at every connection for every
+    other one at each request, which at 256 streams takes the client longer than the server.
+    """
+
+    def __init__(self, clock: Clock = time.perf_counter_ns) -> None:
+        self._ssl_context = httpx.create_ssl_context()
+        self._backend = _StampedBackend(clock)
+        self._idle: dict[Place, list[httpcore.AsyncHTTPConnection]] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url
-        response = await self._pool.handle_async_request(
-            httpcore.Request(
-                method=request.method,
-                url=httpcore.URL(
-                    scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
-                ),
-                headers=request.headers.raw,
-                content=request.stream,
-                extensions=request.extensions,
-            )
+        target = httpcore.URL(
+            scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
         )
+        idle = self._idle.setdefault((url.raw_scheme, url.raw_host, url.port), [])
+        connection = await self._connection(target.origin, idle)
+        try:
+            response = await connection.handle_async_request(
+                httpcore.Request(
+                    method=request.method,
+                    url=target,
+                    headers=request.headers.raw,
+                    content=request.stream,
+                    extensions=request.extensions,
+                )
+            )
+        except BaseException:
+            await connection.aclose()
+            raise
         return httpx.Response(
             response.status,
             headers=response.headers,
-            stream=_Body(response.stream),
+            stream=_Body(response.stream, lambda: self._release(connection, idle)),
             extensions=response.extensions,
         )
 
+    async def _connection(
+        self, origin: httpcore.Origin, idle: list[httpcore.AsyncHTTPConnection]
+    ) -> httpcore.AsyncHTTPConnection:
+        """An idle connection that the server has not closed, else a new one."""
+        while idle:
+            connection = idle.pop()
+            if not connection.has_expired():
+                return connection
+            await connection.aclose()
+        return httpcore.AsyncHTTPConnection(
+            origin,
+            ssl_context=self._ssl_context,
+            keepalive_expiry=KEEPALIVE_S,
+            network_backend=self._backend,
+        )
+
+    async def _release(
+        self, connection: httpcore.AsyncHTTPConnection, idle: list[httpcore.AsyncHTTPConnection]
+    ) -> None:
+        if connection.is_idle():
+            idle.append(connection)
+        else:
+            await connection.aclose()
+
     async def aclose(self) -> None:
-        await self._pool.aclose()
+        for idle in self._idle.values():
+            while idle:
+                await idle.pop().aclose()
 
 
 def reads_of(response: httpx.Response) -> list[tuple[int, int]]:

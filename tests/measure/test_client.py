@@ -130,6 +130,15 @@ def test_without_any_count_a_named_tokenizer_counts_the_text():
     assert (record.completion_tokens, record.count_source) == (None, None)
 
 
+@pytest.mark.parametrize("count", ["7", -1, 1.5, True, [1], {"a": 1}])
+def test_a_count_that_is_none_is_not_used(count):
+    odd = {"prompt_tokens": count, "completion_tokens": count, "prompt_tokens_details": count}
+    script = stream(frame(token("a")), frame({"choices": [], "usage": odd}), DONE)
+    record, _ = one(script)
+    assert record.outcome == "completed"
+    assert (record.prompt_tokens, record.completion_tokens, record.cached_tokens) == (None, None, 0)
+
+
 def test_frames_of_one_read_are_one_event():
     both = frame(token("a", token_ids=[1])) + frame(token("b", token_ids=[2]))
     record, _ = one(stream(both, FINISH, DONE))
