@@ -99,10 +99,10 @@ def show(kept: dict[str, Any]) -> None:
             table.add_row(name, text, meaning)
     out.print(table)
     rates = ", ".join(f"{v * 1e3:,.0f} GFLOP/s {k}" for k, v in hardware["peak_tflops"].items())
-    out.print(f"ceilings: {hardware['bandwidth_gb_s']:.1f} GB/s read, {rates}", soft_wrap=True)
+    out.print(f"ceilings: {hardware['bandwidth_gb_s']:.1f} GB/s read, {rates}", highlight=False)
     out.print(
         f"fitted on {kept['fitted_on']}: median error {kept['median_abs_error']:.1%}, "
         f"in {kept['took_s']:.0f} s",
-        soft_wrap=True,
+        highlight=False,
     )
-    out.print(f"kept in {kept['path']}", soft_wrap=True)
+    out.print(f"kept in {kept['path']}", soft_wrap=True, highlight=False)
