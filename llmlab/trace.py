@@ -125,8 +125,11 @@ class Trace:
     @classmethod
     def read_jsonl(cls, path: str | Path) -> Trace:
         """Read a trace back; a bad line is a ValueError that names file and line."""
-        with Path(path).open(encoding="utf-8") as lines:
-            return cls.from_jsonl(lines, str(path))
+        try:
+            with Path(path).open(encoding="utf-8") as lines:
+                return cls.from_jsonl(lines, str(path))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: not a trace, which is UTF-8 text: {error}") from error
 
     @classmethod
     def from_jsonl(cls, lines: Iterable[str], name: str = "trace") -> Trace:
@@ -135,7 +138,7 @@ class Trace:
         for number, line in enumerate(lines, 1):
             try:
                 trace._take(json.loads(line), first=number == 1)
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
                 raise ValueError(f"{name}:{number}: not a trace line: {error}") from error
         if "format" not in trace.meta:
             raise ValueError(f"{name}: empty file, expected a trace ({FORMAT})")
@@ -154,9 +157,51 @@ class Trace:
             line["preemptions"] = [tuple(pair) for pair in line["preemptions"]]
             line["reads"] = [tuple(pair) for pair in line.get("reads", [])]
             record = RequestRecord(**line)
+            _check_request(record)
+            if record.request_id in self.requests:
+                raise ValueError(f"request_id {record.request_id!r} is there already")
             self.requests[record.request_id] = record
         elif kind == "step":
             line["scheduled"] = [tuple(entry) for entry in line["scheduled"]]
-            self.steps.append(StepRecord(**line))
+            step = StepRecord(**line)
+            _check_step(step)
+            self.steps.append(step)
         else:
             raise ValueError(f"unknown kind {kind!r}")
+
+
+STAMPS = ("t_sched", "t_send", "t_queued", "t_first_scheduled", "t_end")
+COUNTS = ("prompt_tokens", "max_tokens", "completion_tokens", "cached_tokens")
+
+
+def _check_request(record: RequestRecord) -> None:
+    """Types only: a figure must not fail later on a text where a stamp should be."""
+    _require(isinstance(record.request_id, str), "request_id", record.request_id)
+    for name in (*STAMPS, *COUNTS):
+        _whole(name, getattr(record, name), or_none=name != "cached_tokens")
+    for event in record.events:
+        _whole("events.t", event.t)
+        _whole("events.k", event.k, or_none=True)
+    for pair in record.preemptions:
+        start, again = pair
+        _whole("preemptions", start)
+        _whole("preemptions", again, or_none=True)
+
+
+def _check_step(step: StepRecord) -> None:
+    names = ("index", "t_start", "t_end", "blocks_used", "num_running", "num_waiting")
+    for name in (*names, "cache_hit_tokens"):
+        _whole(name, getattr(step, name))
+    for request_id, n, computed, decodes in step.scheduled:
+        _require(isinstance(request_id, str) and isinstance(decodes, bool), "scheduled", request_id)
+        _whole("scheduled", n)
+        _whole("scheduled", computed)
+
+
+def _whole(name: str, value: Any, or_none: bool = False) -> None:
+    _require(type(value) is int or (or_none and value is None), name, value)
+
+
+def _require(holds: bool, name: str, value: Any) -> None:
+    if not holds:
+        raise ValueError(f"{name} = {value!r} has the wrong type")
