@@ -200,11 +200,12 @@ def _plain(text: str) -> str:
 
 def markdown(data: dict[str, Any]) -> str:
     """The same page in Markdown."""
+    n = data["answered"]
     who = f" of {_plain(data['student'])}" if data["student"] else ""
     lines = [
         f"# Mock interview{who}: {data['role_name']}",
         "",
-        f"{data['when']}. {data['answered']} questions in {data['used_minutes']:g} of "
+        f"{data['when']}. {n} question{'' if n == 1 else 's'} in {data['used_minutes']:g} of "
         f"{data['minutes']:g} minutes. Score {percent(data['score'])}, highest level passed "
         f"{data['highest_level'] or 'none yet'}.",
         "",

@@ -80,10 +80,11 @@ def ask(question: Question, student: Student | None = None) -> Asked:
         return Asked(question.id, prompt, "In your own words; committed before the rubric is shown")
     if isinstance(question, OrderQuestion):
         steps = _lettered([s.text for s in steps_for(question, student)])
-        return Asked(question.id, prompt, "All letters in order, like b a c", choices=steps)
+        how = f"All letters in order, like {_example(len(steps))}"
+        return Asked(question.id, prompt, how, choices=steps)
     if isinstance(question, MatchQuestion):
         rights = _lettered([text for _, text in rights_for(question, student)])
-        how = f"One letter for each of 1 to {len(rights)}, like b a c"
+        how = f"One letter for each of 1 to {len(rights)}, like {_example(len(rights))}"
         lefts = tuple(p.left for p in question.pairs)
         return Asked(question.id, prompt, how, lefts=lefts, choices=rights)
     shown = _lettered([o.text for o in options_for(question, student)])
@@ -98,6 +99,11 @@ def ask(question: Question, student: Student | None = None) -> Asked:
         table=step_table(trace_of(question)) if isinstance(question, TraceQuestion) else None,
         choices=shown,
     )
+
+
+def _example(n: int) -> str:
+    """Letters for an example, in an order that means nothing."""
+    return " ".join(LETTERS[:n][::-1])
 
 
 def _lettered(texts: list[str]) -> tuple[tuple[str, str], ...]:
@@ -195,7 +201,7 @@ def _cells(step: StepRecord) -> list[str]:
 
 def _caption(trace: Trace) -> str:
     meta = trace.meta
-    where = "simulated" if trace.simulated else "measured on the real engine"
+    where = "Simulated" if trace.simulated else "Measured on the real engine"
     config = meta.get("config", {})
     requests = ", ".join(
         f"{r.request_id} {r.class_name} {r.prompt_tokens:,} in"
@@ -203,9 +209,8 @@ def _caption(trace: Trace) -> str:
         if r.prompt_tokens is not None
     )
     return (
-        f"Recorded by {meta.get('recorded_by', meta.get('source'))} ({where}): "
-        f"{meta.get('model')} on {meta.get('hardware', 'an unnamed machine')}, "
-        f"policy {meta.get('policy', 'chunked')}, budget "
-        f"{config.get('max_num_batched_tokens', 0):,} tokens, seed {meta.get('seed')}. "
-        f"Times in ms. Requests: {requests}."
+        f"{where}: {meta.get('model')} on {meta.get('hardware', 'an unnamed machine')}, "
+        f"{str(meta.get('policy', 'chunked')).lower()}, budget "
+        f"{config.get('max_num_batched_tokens', 0):,} tokens, seed {meta.get('seed')}; ms. "
+        f"Requests: {requests}."
     )

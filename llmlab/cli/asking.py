@@ -128,10 +128,12 @@ class Screen:
         if result.hint:
             self.say(f"Hint: {result.hint}", indent=2)
 
-    def short(self, shown: Revealed) -> None:
-        """The short answer, with what was right."""
+    def short(self, shown: Revealed, knows: bool = False) -> None:
+        """The short answer, with what is right; left out where the learner `knows` it already."""
         self.item("Short", shown.short, indent=0)
         for line in shown.answer:
+            if knows and line.startswith("✓"):
+                continue
             head, _, rest = line.partition("  ")
             self.item(head, rest) if rest else self.say(line, indent=2)
 

@@ -110,10 +110,9 @@ class _Asker:
             f"{minutes}:{seconds:02d} left"
         )
         self.screen.question(asked)
-        self.screen.out.print()
         if isinstance(turn.question, ProseQuestion):
             return self._words(turn)
-        self.screen.say(f"{asked.how} (s skip, q end).", style="dim")
+        self.screen.say(f"{asked.how} (s skip, q end)", style="dim")
         return self._choice(turn)
 
     def _choice(self, turn: Turn) -> bool:
@@ -138,7 +137,7 @@ class _Asker:
     def _words(self, turn: Turn) -> bool:
         from llmlab.check.present import reveal
 
-        self.screen.say("Your answer, an empty line to end (s skip, q end).", style="dim")
+        self.screen.say("Your answer, an empty line to end (s skip, q end)", style="dim")
         text = self.screen.read_words()
         if text.lower() in ("q", "quit"):
             return False
@@ -173,10 +172,11 @@ def _write(screen: Screen, held: Interview, out: Path, as_json: bool) -> list[Pa
 
     data: dict[str, Any] = report_data(held, datetime.now())
     held.sitting.store.add("interview", held.role, data, held.sitting.student)
+    n = data["answered"]
     screen.rule("Your interview")
     screen.say(
-        f"{data['answered']} questions, {percent(data['score'])} of the points, highest level "
-        f"passed {data['highest_level'] or 'none yet'}."
+        f"{n} question{'' if n == 1 else 's'}, {percent(data['score'])} of the points, "
+        f"highest level passed {data['highest_level'] or 'none yet'}."
     )
     screen.say(data["verdict"])
     for gap in data["gaps"]:

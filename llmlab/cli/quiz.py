@@ -67,8 +67,9 @@ class _Quiz:
 
     def run(self) -> None:
         """Ask until all is asked, or the learner leaves."""
+        n = len(self.sitting.questions)
         self.screen.say(
-            f"{len(self.sitting.questions)} questions. Answer first, aloud or on paper; then type. "
+            f"{n} question{'' if n == 1 else 's'}. Answer first, aloud or on paper; then type. "
             f"Keys: {KEYS}."
         )
         interrupted = False
@@ -92,7 +93,6 @@ class _Quiz:
         number = f"{self.sitting.place + 1} of {len(self.sitting.questions)}"
         self.screen.rule(f"{number} · {question.topic} · {question.level} · {question.id}")
         self.screen.question(asked)
-        self.screen.out.print()
         if isinstance(question, ProseQuestion):
             return self._prose(question)
         return self._choice(question, asked.how)
@@ -100,7 +100,7 @@ class _Quiz:
     # -- letters and numbers -----------------------------------------------------------------
 
     def _choice(self, question: Question, how: str) -> bool:
-        self.screen.say(f"{how} ({KEYS}).", style="dim")
+        self.screen.say(f"{how} ({KEYS})", style="dim")
         given = self._read(question, "Answer: ")
         if given is None:
             return False
@@ -119,7 +119,7 @@ class _Quiz:
                 break
             result = self.sitting.answer(question, given)
             self.screen.result(result)
-        return self._reveal(question)
+        return self._reveal(question, knows=result.state == "correct")
 
     def _read(self, question: Question, prompt: str, empty: bool = False) -> str | None:
         """An answer that can be read; "" to go on without one, None to quit."""
@@ -179,12 +179,12 @@ class _Quiz:
 
     # -- what comes after --------------------------------------------------------------------
 
-    def _reveal(self, question: Question) -> bool:
+    def _reveal(self, question: Question, knows: bool) -> bool:
         from llmlab.check.present import reveal
 
         shown = reveal(question, self.sitting.student)
         self.screen.out.print()
-        self.screen.short(shown)
+        self.screen.short(shown, knows)
         return self._full(shown.full)
 
     def _full(self, text: str) -> bool:

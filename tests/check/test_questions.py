@@ -207,7 +207,7 @@ def test_a_trace_says_who_recorded_it_and_with_which_seed(question):
     assert trace.meta["recorded_by"] in ("llmlab engine", "llmlab simulator")
     assert trace.meta["seed"] == 0
     caption = step_table(trace).caption
-    assert ("simulated" in caption) == trace.simulated
+    assert caption.startswith("Simulated" if trace.simulated else "Measured")
     assert "seed 0" in caption
 
 

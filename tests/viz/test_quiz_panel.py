@@ -6,7 +6,7 @@ import ipywidgets as w
 import pytest
 
 from llmlab.check import library
-from llmlab.check.choose import options_for
+from llmlab.check.choose import LETTERS, options_for, rights_for
 from llmlab.check.question import ProseQuestion
 from llmlab.viz.panels.quiz_panel import QuizPanel
 
@@ -77,7 +77,7 @@ def test_wrong_says_why_then_right_and_answers_come_when_asked_for():
     assert "✗" in panel.status.value
     assert "incorrect" in panel.status.value
     assert panel.shown.value == ""
-    panel.sure.value = "confident"
+    panel.say_sure("confident")
     panel.input.first.value = letter("B13.earns-a-point", True)
     panel._check()
     assert "correct" in panel.status.value
@@ -115,18 +115,35 @@ def test_words_are_committed_before_the_rubric_and_cannot_be_changed_after():
     assert "0 of 1 right" in panel.prompt.value
 
 
-def test_matching_and_ordering_by_their_inputs():
+def test_matches_and_orders_are_typed_as_letters():
     panel = QuizPanel("A3", level="L1", role="product", count=50)
     while panel.question.kind != "match":
         panel._next()
-    from llmlab.check.choose import rights_for
-
     names = [name for name, _ in rights_for(panel.question)]
-    downs = [x for x in walk(panel.place) if isinstance(x, w.Dropdown)]
-    for down, pair in zip(downs, panel.question.pairs, strict=True):
-        down.value = "abcdefghij"[names.index(pair.id)]
+    panel.input.first.value = " ".join(LETTERS[names.index(p.id)] for p in panel.question.pairs)
     panel._check()
     assert "✓" in panel.status.value
+
+
+def test_the_letter_box_and_the_radio_buttons_follow_each_other():
+    panel = QuizPanel("B13", count=1)
+    radio = next(x for x in walk(panel.place) if isinstance(x, w.RadioButtons))
+    panel.input.first.value = "C"
+    assert radio.value == "c"
+    radio.value = "b"
+    assert panel.input.value() == "b"
+    panel.input.first.value = "zebra"
+    assert radio.value is None
+    panel._check()
+    assert "none of the choices" in panel.status.value
+
+
+def test_a_confidence_is_said_by_a_sign_and_a_word():
+    panel = QuizPanel("B13", count=1)
+    panel.sure_buttons["getting there"].click()
+    assert panel.sure == "getting there"
+    shown = [b.description for b in panel.sure_buttons.values()]
+    assert shown == ["not yet", "✓ getting there", "confident"]
 
 
 def test_without_widgets_the_prompts_and_the_way_to_answer_are_there():

@@ -1,7 +1,12 @@
-"""The input of each kind of question, by labelled widgets that a keyboard reaches."""
+"""The input of each kind of question, by labelled widgets that a keyboard reaches.
+
+JupyterLab takes the arrow keys away from radio buttons and lists (they move between cells), so
+every question with letters has a box for them too; radio buttons are for the hand.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -46,35 +51,54 @@ def make_input(question: Question, asked: Asked) -> Input:
     if isinstance(question, NumericQuestion):
         hint = f"a number, in {question.unit}" if question.unit else "a number"
         return _text(hint)
-    if isinstance(question, OrderQuestion):
-        made = _text("all letters in order, like b a c")
-        return Input(w.VBox([_list(asked.choices), made.widget]), made.value, made.first)
-    if isinstance(question, MatchQuestion):
-        return _match(question, asked)
+    if isinstance(question, (OrderQuestion, MatchQuestion)):
+        made = _text(asked.how)
+        lists = [_list(asked.lefts, "1")] if asked.lefts else []
+        lists.append(_list([text for _, text in asked.choices], "a"))
+        return Input(w.VBox([*lists, made.widget]), made.value, made.first)
     if isinstance(question, SingleQuestion) or not question.many:
-        radio = w.RadioButtons(options=_options(asked), value=None, description="Answer")
-        radio.layout.width = "100%"
-        return Input(radio, lambda: radio.value or "", radio)
+        return _one(asked)
     return _boxes(asked)
 
 
-def _options(asked: Asked) -> list[tuple[str, str]]:
-    return [(f"{letter}  {text}", letter) for letter, text in asked.choices]
+def _one(asked: Asked) -> Input:
+    """Radio buttons and a box for the letter; each follows the other."""
+    import ipywidgets as w
+
+    options = [(f"{letter}  {text}", letter) for letter, text in asked.choices]
+    radio = w.RadioButtons(options=options, value=None, description="Options")
+    radio.layout.width = "100%"
+    made = _text(asked.how)
+    box = made.first
+    letters = [letter for letter, _ in asked.choices]
+
+    def typed(change: Any) -> None:
+        word = change["new"].strip().lower()
+        radio.value = word if word in letters else None
+
+    def picked(change: Any) -> None:
+        if change["new"]:
+            box.value = change["new"]
+
+    box.observe(typed, names="value")
+    radio.observe(picked, names="value")
+    return Input(w.VBox([radio, made.widget]), made.value, box)
 
 
 def _text(placeholder: str) -> Input:
     import ipywidgets as w
 
     box = w.Text(placeholder=placeholder, description="Answer", continuous_update=False)
-    box.layout.width = "420px"
+    box.layout.width = "min(420px, 100%)"
     return Input(box, lambda: box.value, box)
 
 
-def _list(choices: tuple[tuple[str, str], ...]) -> Any:
+def _list(texts: Sequence[str], kind: str) -> Any:
     import ipywidgets as w
 
-    items = "".join(f"<li>{escape(text)}</li>" for _, text in choices)
-    return w.HTML(f'<ol type="a" style="{TEXT};margin:0 0 4px 0">{items}</ol>')
+    items = "".join(f"<li>{escape(text)}</li>" for text in texts)
+    style = f"{TEXT};margin:0 0 6px 0;padding-left:28px"
+    return w.HTML(f'<ol type="{kind}" style="{style}">{items}</ol>')
 
 
 def _boxes(asked: Asked) -> Input:
@@ -91,23 +115,3 @@ def _boxes(asked: Asked) -> Input:
         return [letter for (letter, _), box in ticked if box.value]
 
     return Input(w.VBox(boxes), value, boxes[0])
-
-
-def _match(question: MatchQuestion, asked: Asked) -> Input:
-    import ipywidgets as w
-
-    parts: list[Any] = []
-    downs = []
-    for number, left in enumerate(asked.lefts, 1):
-        down = w.Dropdown(
-            options=[("choose", ""), *_options(asked)], value="", description=f"{number}"
-        )
-        down.layout.width = "min(640px, 100%)"
-        parts += [w.HTML(f'<div style="{TEXT}">{number}. {escape(left)}</div>'), down]
-        downs.append(down)
-    ids = [pair.id for pair in question.pairs]
-
-    def value() -> dict[str, str]:
-        return {name: d.value for name, d in zip(ids, downs, strict=True) if d.value}
-
-    return Input(w.VBox(parts), value, downs[0])

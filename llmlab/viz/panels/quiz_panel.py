@@ -17,6 +17,7 @@ from llmlab.viz.panels.quiz_inputs import CSS, TEXT, Input, make_input
 from llmlab.viz.show import Shown, table_html
 
 REFLECT = ("L3", "L4")
+_NUMBERED = tuple(enumerate(CONFIDENCE, 1))
 
 
 class QuizPanel:
@@ -41,11 +42,11 @@ class QuizPanel:
         self.status = w.HTML()
         self.status.add_class("llmlab-quiz-status")
         self.place = w.VBox()
-        self.sure = w.Dropdown(
-            options=[("not said", ""), *((c, c) for c in CONFIDENCE)],
-            value="",
-            description="How sure?",
-        )
+        self.sure = ""
+        self.sure_buttons = {c: self._button(c, f"sure-{i}", self._sayer(c)) for i, c in _NUMBERED}
+        label = w.HTML(f'<span style="color:{INK}">How sure are you?</span>')
+        self.sure_row = w.HBox([label, *self.sure_buttons.values()])
+        self.sure_row.layout.flex_flow = "row wrap"
         self.assumes = self._note("Assumption", "that could change your answer")
         self.revise = self._note("Observation", "that would make you revise it")
         self.notes = w.VBox([self.assumes, self.revise])
@@ -70,7 +71,7 @@ class QuizPanel:
                 self.head,
                 self.prompt,
                 self.place,
-                self.sure,
+                self.sure_row,
                 self.notes,
                 buttons,
                 self.status,
@@ -93,6 +94,15 @@ class QuizPanel:
         made.on_click(guarded(self._fail, lambda _: action()))
         return made
 
+    def _sayer(self, level: str) -> Any:
+        return lambda: self.say_sure(level)
+
+    def say_sure(self, level: str) -> None:
+        """Choose a confidence ("" for none); the chosen button carries a sign, not only colour."""
+        self.sure = level
+        for name, one in self.sure_buttons.items():
+            one.description = f"✓ {name}" if name == level else name
+
     def _fail(self, text: str) -> None:
         self.status.value = status_html("error", text)
 
@@ -102,7 +112,8 @@ class QuizPanel:
         """Put the current question, or the end, on the screen."""
         self.commitment: Commitment | None = None
         self.shown.value = ""
-        self.sure.value = self.assumes.value = self.revise.value = ""
+        self.assumes.value = self.revise.value = ""
+        self.say_sure("")
         question = self.sitting.current
         if question is None:
             self._end()
@@ -132,7 +143,7 @@ class QuizPanel:
         if missed:
             lines.append(f"Missed, and back first by {RULE}: {', '.join(missed)}.")
         self.prompt.value = "".join(f'<div style="{TEXT}">{escape(x)}</div>' for x in lines)
-        self.sure.layout.display = self.notes.layout.display = "none"
+        self.sure_row.layout.display = self.notes.layout.display = "none"
         for one in (self.check_button, self.hint_button, self.short_button, self.full_button):
             one.layout.display = "none"
         self.next_button.disabled = True
@@ -165,8 +176,8 @@ class QuizPanel:
         self.status.value = result._repr_html_()
 
     def _feel(self, question: Question) -> None:
-        if self.sure.value:
-            self.sitting.feel(question, self.sure.value, self.assumes.value, self.revise.value)
+        if self.sure:
+            self.sitting.feel(question, self.sure, self.assumes.value, self.revise.value)
 
     def _hint(self) -> None:
         self.status.value = status_html("info", self.sitting.hint(self.question))
