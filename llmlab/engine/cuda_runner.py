@@ -11,7 +11,8 @@ tested.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -107,17 +108,9 @@ class CudaRunner(Runner):
         with torch.inference_mode():
             return sample_batch(logits, rows)
 
-    @property
-    def forward_seconds(self) -> float | None:
-        """Time of the last forward pass on the card, by its own events; None on the CPU.
-
-        Waits for the pass to end if nobody read its tokens yet.
-        """
-        if self._events is None:
-            return None
-        begin, end = self._events
-        end.synchronize()
-        return float(begin.elapsed_time(end)) / 1e3
+    def timer(self) -> Callable[[], float] | None:
+        """Seconds of the last forward pass by the card's own events; None on the CPU."""
+        return None if self._events is None else partial(_elapsed, *self._events)
 
     # ------------------------------------------------------------ inside
 
@@ -187,6 +180,11 @@ class CudaRunner(Runner):
 
     def _timed(self) -> Any:
         return _Timed(self) if torch.device(self.model.device).type == "cuda" else _Untimed()
+
+
+def _elapsed(begin: Any, end: Any) -> float:
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3
 
 
 class _Timed:

@@ -25,7 +25,7 @@ from llmlab.engine.sampler import Row, TokenLogprob, logprobs_of
 from llmlab.engine.text import TextStream
 from llmlab.sched.plan import Scheduler
 from llmlab.sched.request import Request, SamplingParams
-from llmlab.trace import RequestRecord, Trace
+from llmlab.trace import RequestRecord, StepRecord, Trace
 
 
 @dataclass(slots=True)
@@ -99,6 +99,7 @@ class Engine:
         self._count = 0
         self._lock = threading.RLock()
         self._aborts: deque[str] = deque()
+        self._timers: list[tuple[StepRecord, Callable[[], float]]] = []
 
     # ------------------------------------------------------------ in
 
@@ -171,7 +172,9 @@ class Engine:
         sampled = plan.sampled
         rows = [self._row(request) for request in sampled]
         logits = self.runner.forward(self.runner.build(plan))
+        timer = self.runner.timer()
         tokens = self.runner.sample(logits, rows) if rows else []
+        self._read_timers(record, timer, waited=bool(rows))
         self._take_aborts()
         self.scheduler.commit(plan, tokens)
         outputs = self._emit(sampled, tokens, logits)
@@ -181,6 +184,17 @@ class Engine:
         self._record.stepped(record, [o.request_id for o in outputs], self.scheduler, now)
         self._close(outputs, now)
         return outputs
+
+    def _read_timers(
+        self, record: StepRecord, timer: Callable[[], float] | None, waited: bool
+    ) -> None:
+        """Device time of steps, read once a token was read back: by then they are all over."""
+        if timer is not None:
+            self._timers.append((record, timer))
+        if waited:
+            for step, seconds in self._timers:
+                step.utilization = {"device_seconds": seconds()}
+            self._timers.clear()
 
     def stream(
         self, prompt: str | Sequence[int], params: SamplingParams | None = None, **more: Any

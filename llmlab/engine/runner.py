@@ -45,6 +45,13 @@ class Runner:
             logits = self.model.forward(batch, self.kv, self.attention)
         return logits if logits.dtype == torch.float64 else logits.float()
 
+    def timer(self) -> Callable[[], float] | None:
+        """Seconds of the last forward pass on the device's own clock, or None if it has none.
+
+        Called once its tokens were read back, it waits for nothing.
+        """
+        return None
+
     def sample(self, logits: torch.Tensor, rows: Sequence[Row]) -> list[int]:
         """One token id for each row of logits [S, V]."""
         return sample(logits, rows)

@@ -141,3 +141,27 @@ def test_the_default_follows_the_device():
     model.device = "cuda"
     assert for_device(model, None, None) == ("triton", CudaRunner)
     assert for_device(model, "torch", Runner) == ("torch", Runner)
+
+
+def test_device_times_are_read_only_after_a_token_was_read_back():
+    """A step without a token has no read-back to wait for: its time is asked for later."""
+    asked = []
+
+    class Timed(Runner):
+        count = 0
+
+        def timer(self):
+            self.count += 1
+            return lambda step=self.count: asked.append(step) or step / 10
+
+    engine = Engine(load_model("tiny"), CONFIG, runner=Timed)
+    engine.add([1] * 40, SamplingParams(max_tokens=2, ignore_eos=True))
+    engine.step()
+    engine.step()  # 16 and 16 of 40 prompt tokens: nothing sampled
+    assert asked == []
+    engine.step()
+    assert asked == [1, 2, 3]
+    engine.step()
+    assert [s.utilization for s in engine.trace.steps] == [
+        {"device_seconds": t} for t in (0.1, 0.2, 0.3, 0.4)
+    ]
