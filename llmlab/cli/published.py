@@ -16,8 +16,9 @@ def show(report: dict[str, Any], out: Console) -> None:
     def say(text: str = "") -> None:
         out.print(text, highlight=False, markup=False, soft_wrap=False)
 
-    say("Predicted by simulation beside measured. error: constants fitted on all rows of the")
-    say("device and engine; unseen: fitted without the row. ( ) does not count in the median.")
+    say("Predicted by simulation, beside what was measured.")
+    say("error: constants fitted on all rows of that device and engine")
+    say("unseen: constants fitted without the row; ( ): does not count in the median")
     for set_id in dict.fromkeys(row["set"] for row in report["rows"]):
         _set(set_id, [row for row in report["rows"] if row["set"] == set_id], out)
     say()
