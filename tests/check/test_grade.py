@@ -327,6 +327,7 @@ def test_links_folders_and_pipes_are_not_followed(tmp_path: Path) -> None:
     rows = _grade(_class(3), folder)
     assert set(rows) == {"link.json", "folder", "pipe.json"}
     assert not any(row.graded for row in rows.values())
+    assert "a link" in rows["link.json"].reason
 
 
 def test_events_of_a_wrong_type_do_not_stop_the_rest(tmp_path: Path) -> None:
