@@ -113,6 +113,8 @@ def open_jupyter(work: Path) -> int:
         *JUPYTER,
         f"--ServerApp.root_dir={work.resolve()}",
     ]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        command.append("--allow-root")  # as in a container; it listens on loopback only
     if first:
         command.append(f"--LabApp.default_url=/lab/tree/{first[0].name}")
     out.print("Opening JupyterLab. Stop it with Ctrl-C here; your work stays in", f"{work}/.")
