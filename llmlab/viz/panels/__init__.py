@@ -10,8 +10,8 @@ from llmlab.viz.panels.worksheet_panel import WorksheetPanel
 __all__ = [
     "KnobPanel",
     "QuizPanel",
-    "RequestPanel",
     "RacePanel",
+    "RequestPanel",
     "RooflinePanel",
     "WorksheetPanel",
     "show_request",
