@@ -169,6 +169,16 @@ def test_a_client_that_leaves_frees_its_place_and_gets_no_more_tokens():
     assert served.outcome == "completed"
 
 
+def test_a_client_that_leaves_during_its_last_step_did_not_get_its_answer():
+    config = SMALL.with_(max_num_seqs=1)
+    load = [Arrival(0, 8, 3, cancel_after_ns=2500), Arrival(0, 8, 1)]
+    left, served = Simulator(Chunked(config), FixedStepTime(1000)).run(load).requests.values()
+    assert left.outcome == "cancelled"
+    assert [event.t for event in left.events] == [1000, 2000]
+    assert left.t_end == 2500
+    assert served.t_first_scheduled == 3000
+
+
 def test_a_client_may_leave_before_its_request_reaches_the_scheduler():
     constants = Constants(preprocess=0.005)
     trace = run(
