@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmlab.engine import sampler
 from llmlab.engine.sampler import Row, allowed, logprobs_of, sample, uniform
 from llmlab.sched.request import SamplingParams
 
@@ -153,6 +154,14 @@ def test_uniform_numbers_are_even_and_within_the_unit_interval():
     tenths = [sum(int(u * 10) == k for u in numbers) for k in range(10)]
     assert all(850 < n < 1150 for n in tenths)
     assert uniform(-(2**63), 0) != uniform(2**63 - 1, 0)
+
+
+@pytest.mark.parametrize(("u", "token"), [(0.0, 1), (0.5, 3), (1 - 2**-53, 3)])
+def test_a_draw_at_the_very_edge_does_not_hit_a_masked_token(monkeypatch, u, token):
+    monkeypatch.setattr(sampler, "uniform", lambda seed, index: u)
+    logits = torch.tensor([[0.0, 1.0, 0.0, 1.0, 0.0]])
+    banned = [0, 2, 4]
+    assert sample(logits, [row(temperature=1.0, banned=banned)]) == [token]
 
 
 def test_the_repetition_penalty_lowers_seen_tokens_of_either_sign():
