@@ -103,6 +103,9 @@ def test_a_knob_answers_within_200_ms_and_says_simulated():
     assert "Simulated" in panel.status.value
     assert "simulated" in panel._repr_mimebundle_()["text/plain"]
     assert list(panel.where.options) == [SIMULATED]
+    laps = panel.run(3, 8, 8, "fixed")
+    assert laps[0].slots == 3
+    assert panel.laps[0].slots == 12  # what is on the screen is what the knobs say
 
 
 def wait_idle(panel, seconds=20.0):

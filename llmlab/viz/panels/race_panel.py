@@ -21,8 +21,8 @@ SIMULATED, REAL = "simulated GPU", "this machine, real"
 class RacePanel:
     """A knob's move answers at once on the simulated GPU; on this machine, Run starts the race.
 
-    `run(slots, requests, mean, kind)` is the same without a widget. model: of the real races;
-    without one only the simulated GPU is offered.
+    `run(slots, requests, mean, kind)` is the same without a widget (`show_race` draws it).
+    model: of the real races; without one only the simulated GPU is offered.
     """
 
     def __init__(
@@ -80,11 +80,9 @@ class RacePanel:
     def run(
         self, slots: int, requests: int, mean: int, kind: str, *, real: bool = False
     ) -> list[Lap]:
-        """One race in this thread; returns a lap for each policy."""
+        """One race in this thread; a lap for each policy. The panel stays as its knobs say."""
         size = (slots, requests, mean, kind)
-        laps = self._race(size, threading.Event()) if real else self._simulate(size)
-        self._show(laps)
-        return laps
+        return self._race(size, threading.Event()) if real else self._simulate(size)
 
     def start(self) -> None:
         """Run the knobs' values: at once if simulated, else in the background."""

@@ -1,0 +1,70 @@
+"""Lab 04 in a real browser: it races, a knob moves the race, a real race runs from the panel."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
+
+PANEL = ".llmlab-race-panel"
+
+
+def decode_bars(page) -> int:
+    return page.evaluate(
+        """p => document.querySelector(p + ' .js-plotly-plot')._fullData
+           .find(d => d.name === 'decode').x.length""",
+        PANEL,
+    )
+
+
+def wait_status(page, word: str, timeout: int = 30_000) -> None:
+    page.wait_for_function(
+        "([p, w]) => document.querySelector(p + ' [role=status]').innerText.includes(w)",
+        arg=[PANEL, word],
+        timeout=timeout,
+    )
+
+
+def test_the_batching_lab_races_on_both_clocks(jupyter, notebook):
+    notebook.open(jupyter, "04_batching.ipynb")
+    notebook.run_all()
+    page = notebook.page
+    page.locator(PANEL).wait_for(timeout=30_000)
+
+    # By keyboard: more requests, so more bars, at once and marked as simulated.
+    before = decode_bars(page)
+    handle = page.locator(".llmlab-race-requests-slider .noUi-handle").first
+    handle.scroll_into_view_if_needed()
+    handle.focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    page.wait_for_function(
+        """([p, b]) => document.querySelector(p + ' .js-plotly-plot')._fullData
+           .find(d => d.name === 'decode').x.length > b""",
+        arg=[PANEL, before],
+        timeout=15_000,
+    )
+    wait_status(page, "Simulated")
+    for width in (1280, 768):
+        page.set_viewport_size({"width": width, "height": 1000})
+        for theme in ("Light", "Dark"):
+            notebook.theme(f"JupyterLab {theme}")
+            notebook.shot(f"04_race_{theme.lower()}_{width}", PANEL)
+
+    # The same race for real, small, started with its button.
+    page.locator(".llmlab-race-where select").first.select_option("this machine, real")
+    page.locator(".llmlab-race-requests-box input").first.fill("8")
+    page.keyboard.press("Enter")
+    page.locator(".llmlab-race-mean-box input").first.fill("4")
+    page.keyboard.press("Enter")
+    page.locator(".llmlab-race-run").first.click()
+    wait_status(page, "Measured", 40_000)
+    title = page.evaluate(
+        "p => document.querySelector(p + ' .js-plotly-plot').layout.title.text", PANEL
+    )
+    assert "simulated" not in title
+    notebook.shot("04_race_real", PANEL)
+    page.locator(".js-plotly-plot").first.scroll_into_view_if_needed()
+    notebook.shot("04_first_race", ".js-plotly-plot")
+    assert notebook.outside == []
+    assert notebook.noise() == []
