@@ -307,8 +307,7 @@ def test_open_loop_sends_at_absolute_times_however_slow_the_answers():
     assert [r.t_sched - start for r in records] == [i * 20 * MS for i in range(10)]
     lags = sorted(r.t_send - r.t_sched for r in records)
     assert lags[0] >= 0
-    assert lags[5] < 5 * MS
-    assert lags[-1] < 15 * MS
+    assert lags[5] < 10 * MS, "the cost of sending would add up: answers take 150 ms each"
 
 
 def test_waiting_for_a_place_in_the_client_is_waiting_from_the_schedule():

@@ -71,7 +71,8 @@ def soak(seconds: float) -> dict:
         first = itertools.islice(calls("warm"), STREAMS + 64)
         asyncio.run(warm.run(first, max_concurrency=STREAMS))
         before = process.memory_info().rss
-        client = LoadClient(endpoint, keep_text=True)
+        # The client's list of socket reads would outgrow everything whose growth is looked at.
+        client = LoadClient(endpoint, keep_text=True, on_end=lambda record: record.reads.clear())
         asyncio.run(client.run(calls(), max_concurrency=STREAMS, duration_s=seconds))
         kept = sum(len(text) for text in client.texts.values())
         grown = process.memory_info().rss - before
@@ -132,8 +133,9 @@ def check(seconds: float) -> None:
     assert figures["blocks_left"] == 0
     assert figures["requests_in_server_trace"] < 500 * 1.1 + 1000
     assert figures["steps_in_server_trace"] < 500 * 1.1 + 2
-    # The client's records, kept for this test, grow by some kB a request; the server's do not.
-    assert figures["rss_growth_mb"] < 30 + 0.02 * figures["completed"]
+    # What the client keeps of a request, to compare it afterwards, is some kB; the rest is flat.
+    kept = 0.006 * (figures["completed"] + figures["cancelled"])
+    assert figures["rss_growth_mb"] < 20 + kept
 
 
 @pytest.mark.slow

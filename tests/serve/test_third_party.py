@@ -201,7 +201,7 @@ def both_clients(url: str, port: int, rounds: int) -> list[tuple[str, float, flo
     ours.join()
     records = list(client.trace.requests.values())
     assert [r.outcome for r in records] == ["completed"] * rounds
-    assert {len(request_metrics(r).itl) for r in records} == {TOKENS - 1}
+    assert {sum(event.k for event in r.events) for r in records} == {TOKENS}
     group = summarize(client.trace).all
     return [
         ("TTFT median, ms", group["ttft"].p50, float(np.median(ttft)), f"mock: {TTFT:g}"),
@@ -249,8 +249,10 @@ def test_the_mocks_queue_is_seen_in_the_whole_time_of_each_request():
         client = LoadClient(endpoint)
         asyncio.run(client.run([Call(f"r{i}", "hi", 4) for i in range(n)], max_concurrency=n))
     waits = sorted(request_metrics(r).e2e for r in client.trace.requests.values())
+    # Each waits for all before it; those sent later have a little less, a busy machine adds some.
     for i, wait in enumerate(waits):
-        assert wait == pytest.approx(1e3 * latency * (i + 1), rel=0.25, abs=20), waits
+        turn = 1e3 * latency * (i + 1)
+        assert 0.85 * turn < wait < 1.7 * turn, waits
     group = summarize(client.trace).all
     assert group["ttft"].n == 0, "an answer in one piece has no first token"
     assert group.concurrency_peak == n
