@@ -41,11 +41,12 @@ MS = 1e6
 
 @dataclass(frozen=True)
 class Table:
-    """A caption, column heads and rows of text."""
+    """A caption, column heads and rows of text; the columns in `words` are not numbers."""
 
     caption: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    words: tuple[str, ...] = ("decodes", "prompt tokens", "preempted")
 
 
 @dataclass(frozen=True)

@@ -110,9 +110,8 @@ class Screen:
         """A trace's steps, its caption above."""
         self.say(table.caption, style="dim")
         grid = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-        words = {"decodes", "prompt tokens", "preempted"}
         for name in table.head:
-            grid.add_column(name, justify="left" if name in words else "right")
+            grid.add_column(name, justify="left" if name in table.words else "right")
         for row in table.rows:
             grid.add_row(*(Text(cell) for cell in row))
         self.out.print(Padding(grid, (0, 0, 0, 2)), width=self.width)

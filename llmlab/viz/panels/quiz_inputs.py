@@ -46,7 +46,7 @@ def make_input(question: Question, asked: Asked) -> Input:
 
     if isinstance(question, ProseQuestion):
         area = w.Textarea(placeholder="your own words", description="Answer")
-        area.layout.width, area.layout.height = "100%", "110px"
+        area.layout.width, area.layout.height = "min(760px, 100%)", "110px"
         return Input(area, lambda: area.value, area)
     if isinstance(question, NumericQuestion):
         hint = f"a number, in {question.unit}" if question.unit else "a number"

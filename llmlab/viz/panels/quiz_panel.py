@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from llmlab.check.present import ask, reveal
+from llmlab.check.present import Table, ask, reveal
 from llmlab.check.prose import Commitment
 from llmlab.check.question import ProseQuestion, Question
 from llmlab.check.quiz import Sitting, select, whole_bank
@@ -14,7 +15,7 @@ from llmlab.check.store import default_store
 from llmlab.check.student import current_student
 from llmlab.viz.panels.controls import INK, button, guarded, status_html
 from llmlab.viz.panels.quiz_inputs import CSS, TEXT, Input, make_input
-from llmlab.viz.show import Shown, table_html
+from llmlab.viz.show import Shown
 
 REFLECT = ("L3", "L4")
 _NUMBERED = tuple(enumerate(CONFIDENCE, 1))
@@ -173,7 +174,7 @@ class QuizPanel:
         if result.state != "not answered yet":
             self._feel(question)
             self.short_button.disabled = False
-        self.status.value = result._repr_html_()
+        self.status.value = f'<div style="line-height:1.4">{result._repr_html_()}</div>'
 
     def _feel(self, question: Question) -> None:
         if self.sure:
@@ -264,8 +265,29 @@ def question_html(asked: Any) -> str:
         style = f"color:{INK};border-left:3px solid #7A7A7A;padding:4px 10px;overflow-x:auto"
         parts.append(f'<pre style="{style};margin:6px 0">{escape(asked.report.rstrip())}</pre>')
     if asked.table:
-        rows = [list(row) for row in asked.table.rows]
-        table = table_html(asked.table.caption, list(asked.table.head), rows)
-        parts.append(f'<div style="color:{INK};overflow-x:auto">{table}</div>')
+        parts.append(trace_html(asked.table))
     parts.append(f'<div style="{TEXT};opacity:.8">{escape(asked.how)}.</div>')
     return "".join(parts)
+
+
+def trace_html(table: Table) -> str:
+    """The steps of a trace: numbers to the right, words to the left, every cell escaped."""
+    sides = ["left" if name in table.words else "right" for name in table.head]
+
+    def row(tag: str, cells: Sequence[str]) -> str:
+        scope = ' scope="col"' if tag == "th" else ""
+        pairs = zip(cells, sides, strict=True)
+        made = (
+            f'<{tag}{scope} style="text-align:{side};padding:1px 14px 1px 0">{escape(cell)}</{tag}>'
+            for cell, side in pairs
+        )
+        return f"<tr>{''.join(made)}</tr>"
+
+    body = "".join(row("td", cells) for cells in table.rows)
+    style = f"color:{INK};line-height:1.35;font-variant-numeric:tabular-nums;border-spacing:0"
+    return (
+        f'<div style="{TEXT};opacity:.85;margin:6px 0 2px">{escape(table.caption)}</div>'
+        f'<div style="overflow-x:auto;margin-bottom:6px"><table style="{style}" '
+        f'aria-label="steps of the trace"><thead>{row("th", table.head)}</thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
