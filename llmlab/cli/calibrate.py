@@ -20,6 +20,8 @@ EXAMPLES = (
     "then: llmlab simulate --hardware this-machine --model smollm2-135m"
 )
 
+FEWEST_SHAPES = 12  # twice as many as constants
+
 MEANING = {
     "compute_efficiency": "of the measured matrix rate",
     "bandwidth_efficiency": "of the measured read bandwidth",
@@ -70,6 +72,11 @@ def run(model_name: str, budget_s: float, progress: Any = None) -> dict[str, Any
     ceilings = measured.measure_ceilings("cpu", 5, progress)
     steps = measured.time_engine_steps(model, budget_s, progress)
     merged = measured.median_by_shape(steps)
+    if len(merged) < FEWEST_SHAPES:
+        raise ValueError(
+            f"only {len(merged)} kinds of engine steps fitted into {budget_s:g} s: close what "
+            "else computes on this machine, or give more --seconds"
+        )
     cost = measured.cost_model(model)
     pairs = [(step.shape, step.seconds) for step in merged]
     constants, error = fit_steps(pairs, cost, ceilings.hardware())
