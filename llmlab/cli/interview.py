@@ -37,10 +37,13 @@ def interview(
         bool, typer.Option("--json", help="Write the report's data as JSON too, beside it.")
     ] = False,
 ) -> None:
-    """A timed mock interview: opening question, follow-ups that climb, a wrong answer, estimates.
+    """A timed mock interview that ends in a one-page report.
 
-    Words are committed before their rubric is shown; then you score yourself. Ctrl-C ends early
-    and still writes the report.
+    An opening question, follow-ups that climb from L1 to L4, a wrong answer, estimates.
+
+    Words are committed before their rubric is shown; then you score yourself.
+
+    Ctrl-C ends early and still writes the report.
     """
     from llmlab.check.interview import Interview
     from llmlab.check.quiz import whole_bank

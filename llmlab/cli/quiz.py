@@ -38,8 +38,9 @@ def quiz(
 ) -> None:
     """Practise questions: answer first, then the short answer, then the full one.
 
-    What you missed comes back sooner, by the spacing rule FSRS (py-fsrs). Every answer is kept
-    as you give it; Ctrl-C ends the quiz and loses nothing.
+    What you missed comes back sooner, by the spacing rule FSRS (py-fsrs).
+
+    Every answer is kept as you give it; Ctrl-C ends the quiz and loses nothing.
     """
     from llmlab.check.quiz import Sitting, listing, select, whole_bank
     from llmlab.check.store import default_store
