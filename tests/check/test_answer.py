@@ -93,7 +93,7 @@ REFUSED: list[tuple[Any, str]] = [
     ("1" + "0" * 190 + "e4000", "no"),
     ([1], "list"),
     ({"a": 1}, "dict"),
-    (object(), "object"),
+    pytest.param(object(), "object", id="object"),
     (1j, "complex"),
     ("1 ms; import os", "not a unit"),
     ("__import__", "no number"),
