@@ -43,7 +43,9 @@ class SSEDecoder:
 
     def feed(self, chunk: bytes) -> list[Event]:
         """Events completed by these bytes."""
-        if self._after_cr and chunk:
+        if not chunk:
+            return []  # nothing came: what stood before it is still what stands before the next
+        if self._after_cr:
             self._after_cr = False
             if chunk.startswith(b"\n"):
                 chunk = chunk[1:]
