@@ -178,12 +178,12 @@ def run_decode(bench: Bench) -> Iterator[Row]:
 
 def _decode_row(bench: Bench, runner: CudaRunner, batch: int, context: int) -> Row:
     step = runner.build(step_plan(batch, context, 1))
-    graph = runner._graph_size(step)
+    graph = runner.has_graph(step)
     timing = summary(seconds_of(bench, runner, step, bench.rounds if bench.on_cuda else 2))
     config, element = runner.model.config, runner.kv.k.element_size()
     moved = weight_bytes(runner.model)
     moved += batch * context * bytes_per_block(config, 1, element)
-    row = {"batch": batch, "status": "ok", **timing.as_row(), "graph": graph is not None}
+    row = {"batch": batch, "status": "ok", **timing.as_row(), "graph": graph}
     row |= {"bytes": moved, "tokens_per_s": batch / timing.median}
     nodes = count_nodes(bench, runner, step)
     read, node = bench.ceilings.get("read"), bench.ceilings.get("node")

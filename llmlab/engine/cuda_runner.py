@@ -1,8 +1,8 @@
 """The runner for CUDA: fused kernels, decode steps as captured graphs, memory that gives way.
 
 A decode step of Qwen3-0.6B is about 260 kernels of a few microseconds: launched one by one, the
-host is slower than the card. A graph replays them all with one call, so decode batches are padded
-to a few captured sizes. Prefill and mixed steps are launched normally.
+host is slower than the card. A graph replays them all with one call, so steps are padded to a few
+captured sizes: decode steps by their requests, mixed ones of up to 1024 tokens by their tokens.
 
 On the CPU (kernels in Triton's interpreter) the same code runs without graphs; that is how it is
 tested.
@@ -42,13 +42,19 @@ from llmlab.kernels.launch import cdiv
 from llmlab.kernels.paged_attention import triton_attention
 from llmlab.kernels.rope import rope_table
 
+Key = tuple[str, int]  # ("decode", requests) or ("mixed", tokens)
+
+# Mixed steps in between are captured too. Below, decode steps are; above, the card is slower than
+# the host, and a graph would only hold memory.
+SMALLEST_MIXED, LARGEST_MIXED = 16, 1024
+
 
 class CudaRunner(Runner):
     """`Engine(model, config, attention="triton", runner=CudaRunner)`.
 
-    graphs: capture decode steps at construction (only with "triton": a learner's attention may do
-    what a graph cannot). ranges: name the parts for the profiler. A decode step's logits are
-    overwritten by the next decode step.
+    graphs: capture steps at construction (only with "triton": a learner's attention may do what a
+    graph cannot). ranges: name the parts for the profiler. A step's logits are overwritten by the
+    next step of the same size.
     """
 
     def __init__(
@@ -75,9 +81,10 @@ class CudaRunner(Runner):
         self.buffers = StepBuffers(tokens, config.max_num_seqs, width, device)
         self.ranges = ranges
         self.tokens_per_pass = tokens  # shrinks when a step ran out of memory
-        self.sizes: list[int] = []
-        self._graphs: dict[int, tuple[Any, torch.Tensor]] = {}
-        self._filled: Batch | None = None
+        self.decode_sizes: list[int] = []  # requests
+        self.mixed_sizes: list[int] = []  # tokens
+        self._graphs: dict[Key, tuple[Any, torch.Tensor]] = {}
+        self._filled: tuple[Batch, Key] | None = None
         self._events: tuple[Any, Any] | None = None
         if graphs and is_ours and device.type == "cuda":
             self._capture_all()
@@ -85,23 +92,31 @@ class CudaRunner(Runner):
     # ------------------------------------------------------------ a step
 
     def build(self, plan: Any) -> Batch:
-        """The plan in the static buffers, padded to a captured size if it is a decode step."""
+        """The plan in the static buffers, padded to a captured size if there is one."""
+        self._filled = None
         if not self.buffers.fits(plan):
-            self._filled = None
             return build_batch(plan, self.config.block_size, device=self.model.device)
-        size = padded_size(len(plan.scheduled), self.sizes) if is_decode(plan) else None
-        self._filled = self.buffers.fill(plan, self.config.block_size, size or 0)
-        return self._filled
+        block_size = self.config.block_size
+        if is_decode(plan):
+            size = padded_size(len(plan.scheduled), self.decode_sizes)
+            key, batch = "decode", self.buffers.fill(plan, block_size, pad_to=size or 0)
+        else:
+            size = padded_size(plan.num_tokens, self.mixed_sizes)
+            key, batch = "mixed", self.buffers.fill(plan, block_size, pad_tokens=size or 0)
+        if size is not None:
+            self._filled = batch, (key, size)
+        return batch
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits [S, V] float32 of the rows to sample; launched, not waited for."""
         with torch.inference_mode(), self._timed():
-            size = self._graph_size(batch)
-            if size is None:
-                return self._in_passes(batch)
-            graph, logits = self._graphs[size]
-            graph.replay()
-            return logits[: batch.num_requests]
+            if self.has_graph(batch) and self._filled is not None:
+                return self._replay(self._filled[1])[: len(batch.sample_rows)]
+            return self._in_passes(batch)
+
+    def has_graph(self, batch: Batch) -> bool:
+        """True if this batch, the last one built, will be a replayed graph."""
+        return self._filled is not None and self._filled[0] is batch
 
     def sample(self, logits: torch.Tensor, rows: Sequence[Row]) -> list[int]:
         """One token a row, chosen on the device; reading them back is the step's only wait."""
@@ -114,12 +129,17 @@ class CudaRunner(Runner):
 
     # ------------------------------------------------------------ inside
 
-    def _graph_size(self, batch: Batch) -> int | None:
-        if batch is not self._filled or not self._graphs:
-            return None
-        if batch.num_tokens != batch.num_requests or len(batch.sample_rows) != batch.num_tokens:
-            return None
-        return padded_size(batch.num_requests, self.sizes)
+    def _replay(self, key: Key) -> torch.Tensor:
+        graph, logits = self._graphs[key]
+        graph.replay()
+        return logits
+
+    def _static_batch(self, key: Key) -> Batch:
+        """The views of the static buffers that the graph of this key reads."""
+        kind, size = key
+        return (
+            self.buffers.decode_batch(size) if kind == "decode" else self.buffers.mixed_batch(size)
+        )
 
     def _run(self, batch: Batch) -> torch.Tensor:
         logits = fused_forward(
@@ -152,12 +172,15 @@ class CudaRunner(Runner):
 
     def _capture_all(self) -> None:
         """One graph a size, largest first, all in one memory pool."""
-        sizes = graph_sizes(self.config.max_num_seqs)
+        mixed = [size for size in graph_sizes(self.mixed_limit()) if size >= SMALLEST_MIXED]
+        keys = [("mixed", size) for size in mixed]
+        keys += [("decode", size) for size in graph_sizes(self.config.max_num_seqs)]
         pool = None
         with torch.inference_mode():
-            for size in reversed(sizes):
-                self.buffers.clear(size)
-                batch = self.buffers.decode_batch(size)
+            for key in sorted(keys, key=lambda key: -key[1]):
+                clear = self.buffers.clear if key[0] == "decode" else self.buffers.clear_mixed
+                clear(key[1])
+                batch = self._static_batch(key)
                 try:
                     self._warm_up(batch)
                     graph = torch.cuda.CUDAGraph()
@@ -167,8 +190,13 @@ class CudaRunner(Runner):
                     torch.cuda.empty_cache()
                     continue  # this size runs without a graph
                 pool = pool or graph.pool()
-                self._graphs[size] = (graph, logits)
-        self.sizes = sorted(self._graphs)
+                self._graphs[key] = (graph, logits)
+        self.decode_sizes = sorted(size for kind, size in self._graphs if kind == "decode")
+        self.mixed_sizes = sorted(size for kind, size in self._graphs if kind == "mixed")
+
+    def mixed_limit(self) -> int:
+        """Tokens of the largest mixed step that is worth a graph."""
+        return min(self.config.max_num_batched_tokens, LARGEST_MIXED)
 
     def _warm_up(self, batch: Batch) -> None:
         """Compile kernels and let libraries allocate, on a side stream, before capturing."""

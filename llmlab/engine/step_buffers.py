@@ -2,11 +2,17 @@
 
 All integers of a step lie in one int32 buffer, filled on the host and copied in one go:
 
-    [ input_ids | positions | slots | query_start | context_len | sample_rows | table        ]
-         T           T          T         S + 1          S             S         S x W, rows in use
+    [ input_ids | positions | slots | query_start | context_len | sample_rows | ... | table      ]
+         T           T          T         S + 1          S             S               S x W
 
 Two host buffers take turns: while the copy of one may still be on its way, the next step fills the
-other. A decode step is padded to one of a few sizes; padded rows have slot -1 and context 0.
+other. A step is padded to one of a few sizes; padded rows have slot -1 and context 0.
+
+A padded mixed step always has S requests, and says on the device who decodes:
+
+    requests          d0 d1 d2 c0 c1  -  -      3 decodes, 2 chunks, padding
+    decode_context     9  4  7  0  0  0  0      for the decode kernel: 0 is nobody's row
+    prefill_start      3  3  3  3 11 16 16 16   for the prefill kernel: decodes have no tokens
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ import numpy.typing as npt
 import torch
 
 from llmlab.engine.batch import Batch
+from llmlab.kernels.paged_attention import leading_decodes
 from llmlab.sched.plan import StepPlan
 from llmlab.sched.request import Request
 
@@ -73,6 +80,8 @@ class StepBuffers:
             "query_start": max_requests + 1,
             "context_len": max_requests,
             "sample_rows": max_requests,
+            "decode_context": max_requests,
+            "prefill_start": max_requests + 1,
         }
         self._at: dict[str, int] = {}
         end = 0
@@ -92,8 +101,11 @@ class StepBuffers:
         """False for a step larger than the buffers (some schedulers know no token budget)."""
         return plan.num_tokens <= self.max_tokens and len(plan.scheduled) <= self.max_requests
 
-    def fill(self, plan: StepPlan, block_size: int, pad_to: int = 0) -> Batch:
-        """Write the plan, padded to `pad_to` decode rows, and copy it; returns it unpadded."""
+    def fill(self, plan: StepPlan, block_size: int, pad_to: int = 0, pad_tokens: int = 0) -> Batch:
+        """Write the plan and copy it over; returns it unpadded.
+
+        pad_to: rows of a padded decode step; pad_tokens: tokens of a padded mixed step.
+        """
         self._turn = 1 - self._turn
         host = self._hosts[self._turn]
         if host.copied is not None:
@@ -113,12 +125,30 @@ class StepBuffers:
         self._put(host, "context_len", 0, contexts)
         self._put(host, "sample_rows", 0, sample_rows)
         self._pad(host, requests, pad_to)
+        if pad_tokens:
+            self._pad_mixed(host, row, pad_tokens, query_lens, contexts)
         self._send(host, max(requests, pad_to))
         return self._batch(row, requests, len(sample_rows), query_lens, contexts)
 
     def decode_batch(self, size: int) -> Batch:
         """The views that a graph of `size` rows reads; contexts are what `fill` left there."""
         return self._batch(size, size, size, [1] * size, [0] * size)
+
+    def mixed_batch(self, tokens: int) -> Batch:
+        """The views that a graph of a mixed step of `tokens` tokens and S requests reads."""
+        most = self.max_requests
+        batch = self._batch(tokens, most, most, [], [])
+        batch.memo["split"] = (
+            self._view("decode_context", most),
+            self._view("prefill_start", most + 1),
+        )
+        return batch
+
+    def clear_mixed(self, tokens: int) -> None:
+        """The same as `clear` for a mixed step."""
+        host = self._hosts[self._turn]
+        self._pad_mixed(host, 0, tokens, [], [])
+        self._send(host, 0)
 
     def clear(self, size: int) -> None:
         """Make the first `size` rows padding: what a graph may read while it is captured."""
@@ -160,6 +190,25 @@ class StepBuffers:
             self._put(host, "query_start", 0, range(pad_to + 1))
             self._put(host, "sample_rows", 0, range(pad_to))
 
+    def _pad_mixed(
+        self, host: _Host, used: int, tokens: int, query_lens: list[int], contexts: list[int]
+    ) -> None:
+        """Padding of a mixed step whose first `used` tokens are real."""
+        requests, decodes = len(query_lens), leading_decodes(query_lens)
+        rest = self.max_requests - requests
+        for name, value in (("input_ids", 0), ("positions", 0), ("slots", -1)):
+            self._put(host, name, used, [value] * (tokens - used))
+        starts = np.cumsum([0, *query_lens, *[0] * rest])
+        self._put(host, "query_start", 0, starts)
+        self._put(host, "prefill_start", 0, np.maximum(starts, decodes))
+        self._put(host, "context_len", requests, [0] * rest)
+        nobody = [0] * (self.max_requests - decodes)
+        self._put(host, "decode_context", 0, [*contexts[:decodes], *nobody])
+        begin = self._at["sample_rows"]
+        # Rows that nobody samples may hold an old number: it must be a row of this step.
+        rows = host.numbers[begin : begin + self.max_requests]
+        np.minimum(rows, tokens - 1, out=rows)
+
     def _send(self, host: _Host, rows: int) -> None:
         used = self._table + rows * self.width
         self.device_data[:used].copy_(host.data[:used], non_blocking=True)
@@ -167,12 +216,13 @@ class StepBuffers:
             host.copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             host.copied.record()
 
+    def _view(self, name: str, size: int) -> torch.Tensor:
+        return self.device_data[self._at[name] : self._at[name] + size]
+
     def _batch(
         self, tokens: int, requests: int, sampled: int, query_lens: list[int], contexts: list[int]
     ) -> Batch:
-        def view(name: str, size: int) -> torch.Tensor:
-            return self.device_data[self._at[name] : self._at[name] + size]
-
+        view = self._view
         table = self.device_data[self._table : self._table + requests * self.width]
         return Batch(
             input_ids=view("input_ids", tokens),

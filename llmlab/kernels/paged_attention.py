@@ -12,7 +12,7 @@ It knows nothing of requests beyond lengths and tables, and never reads a length
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -136,12 +136,17 @@ def _check(
 
 
 class BatchLike(Protocol):
-    """What `triton_attention` reads of a step's batch (see llmlab.engine.batch.Batch)."""
+    """What `triton_attention` reads of a step's batch (see llmlab.engine.batch.Batch).
+
+    memo["split"], if there: decode_context [R] and prefill_start [R + 1] of a captured mixed step,
+    see llmlab.engine.step_buffers.
+    """
 
     query_start: torch.Tensor
     context_len: torch.Tensor
     block_table: torch.Tensor
     query_lens: list[int]
+    memo: dict[str, Any]
 
 
 def leading_decodes(query_lens: list[int]) -> int:
@@ -156,6 +161,8 @@ def triton_attention(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, batch: BatchLike
 ) -> torch.Tensor:
     """The engine's `attention="triton"`: same arguments and answer as its torch attention."""
+    if "split" in batch.memo:
+        return _split_on_device(q, k_cache, v_cache, batch)
     return paged_attention(
         q,
         k_cache,
@@ -165,3 +172,30 @@ def triton_attention(
         batch.block_table,
         num_decodes=leading_decodes(batch.query_lens),
     )
+
+
+def _split_on_device(
+    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, batch: BatchLike
+) -> torch.Tensor:
+    """Both kernels over all R requests: the device knows who decodes, a graph stays the same.
+
+    The decode kernel writes zeros to the rows of those that do not decode, so it comes first.
+    """
+    decode_context, prefill_start = batch.memo["split"]
+    table, out = batch.block_table, torch.empty_like(q)
+    most = table.shape[1] * k_cache.shape[1]
+    requests = min(table.shape[0], q.shape[0])
+    splits = num_splits(requests, k_cache.shape[2], most, num_sms(q.device))
+    decodes = decode_launches(
+        q,
+        k_cache,
+        v_cache,
+        out,
+        decode_context[:requests],
+        table[:requests],
+        splits=splits,
+    )
+    prefill = prefill_launch(q, k_cache, v_cache, out, prefill_start, batch.context_len, table)
+    for launch in (*decodes, prefill):
+        launch.run()
+    return out

@@ -10,7 +10,8 @@ import torch
 from llmlab.config import EngineConfig
 from llmlab.engine import Engine, load_model
 from llmlab.engine.runner import Runner, for_device
-from llmlab.sched.request import SamplingParams
+from llmlab.sched.plan import StepPlan
+from llmlab.sched.request import Request, SamplingParams
 
 pytest.importorskip("triton")
 
@@ -165,3 +166,48 @@ def test_device_times_are_read_only_after_a_token_was_read_back():
     assert [s.utilization for s in engine.trace.steps] == [
         {"device_seconds": t} for t in (0.1, 0.2, 0.3, 0.4)
     ]
+
+
+class Padded(CudaRunner):
+    """Every step padded as for a graph; its static batch is launched instead of replayed."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.decode_sizes, self.mixed_sizes, self.keys = [1, 2, 4], [4, 16], []
+
+    def _replay(self, key):
+        self.keys.append(key)
+        return self._run(self._static_batch(key))
+
+
+@pytest.mark.slow
+def test_padded_steps_say_what_unpadded_ones_say():
+    model = load_model("tiny-qwen3")
+    engine = Engine(model, CONFIG, attention="triton", runner=Padded)
+    assert tokens_of(engine) == tokens_of(Engine(model, CONFIG))
+    kinds = {kind for kind, _ in engine.runner.keys}
+    assert kinds == {"decode", "mixed"}
+    assert len(engine.runner.keys) == len(engine.trace.steps)  # none ran unpadded
+
+
+@pytest.mark.slow
+def test_a_padded_step_writes_to_its_own_slots_alone():
+    model = load_model("tiny")
+    engine = Engine(model, CONFIG, attention="triton", runner=Padded)
+    pool = engine.runner.kv.k.fill_(7.0)
+    engine.runner.kv.v.fill_(7.0)
+    engine.add([3, 4, 5], SamplingParams(max_tokens=2, ignore_eos=True))
+    while engine.has_work:
+        engine.step()
+    written = (pool[0].flatten(0, 1) != 7.0).any(-1).any(-1)
+    assert written.sum() == 4  # three prompt tokens and one answer token
+
+
+def test_only_the_batch_that_was_built_last_may_be_replayed():
+    runner = Padded(load_model("tiny"), CONFIG, "triton")
+    request = Request("r", [1, 2, 3, 4], block_ids=[0])
+    first = runner.build(StepPlan([(request, 2)]))
+    second = runner.build(StepPlan([(request, 3)]))
+    assert not runner.has_graph(first)
+    assert runner.has_graph(second)
+    assert not runner.has_graph(runner.build(StepPlan([(Request("s", [1] * 60), 0)] * 9)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -182,3 +184,32 @@ def test_clearing_makes_every_row_padding():
 def test_decode_batches_are_views(size):
     buffers = StepBuffers(8, 4, 8)
     assert buffers.decode_batch(size).slots.data_ptr() == buffers.decode_batch(4).slots.data_ptr()
+
+
+@given(plans())
+def test_a_padded_mixed_step_tells_the_device_who_decodes(plan):
+    buffers = StepBuffers(80, 6, 8)
+    batch = buffers.fill(plan, BLOCK, pad_tokens=72)
+    same(batch, build_batch(plan, BLOCK))
+    padded = buffers.mixed_batch(72)
+    decode_context, prefill_start = (t.tolist() for t in padded.memo["split"])
+    lens, contexts = batch.query_lens, batch.context_lens
+    decodes = next((i for i, n in enumerate(lens) if n != 1), len(lens))
+    assert decode_context == contexts[:decodes] + [0] * (6 - decodes)
+    pieces = [b - a for a, b in pairwise(prefill_start)]
+    assert pieces == [0] * decodes + lens[decodes:] + [0] * (6 - len(lens))
+    assert prefill_start[0] == decodes
+    assert padded.slots.tolist()[sum(lens) :] == [-1] * (72 - sum(lens))
+    assert padded.context_len.tolist() == contexts + [0] * (6 - len(lens))
+    assert max(padded.sample_rows.tolist()) < 72
+
+
+def test_sample_rows_of_a_larger_step_before_stay_inside_a_smaller_one():
+    buffers = StepBuffers(80, 2, 16)
+    for _ in range(2):
+        buffers.fill(StepPlan([(make_request(40, 0, 0), 40)]), BLOCK, pad_tokens=64)
+    buffers.fill(StepPlan([(make_request(9, 0, 0), 3)]), BLOCK, pad_tokens=4)
+    assert buffers.mixed_batch(4).sample_rows.tolist() == [3, 0]
+    buffers.clear_mixed(16)
+    assert buffers.mixed_batch(16).slots.tolist() == [-1] * 16
+    assert buffers.mixed_batch(16).context_len.tolist() == [0, 0]

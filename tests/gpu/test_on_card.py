@@ -48,7 +48,8 @@ def test_graphs_and_kernels_say_what_torch_says_in_float32():
 
     expected = tokens_of(engine_of(torch.float32, attention="torch", runner=Runner))
     engine = engine_of(torch.float32)
-    assert engine.runner.sizes == [1, 2, 4, 6, 8]
+    assert engine.runner.decode_sizes == [1, 2, 4, 6, 8]
+    assert engine.runner.mixed_sizes == [16, 24, 32, 48, 64]
     assert tokens_of(engine) == expected
 
 

@@ -170,6 +170,33 @@ def test_the_last_tile_does_not_read_past_the_block_table(paged, close, num_deco
     close(result, paged_attention_spec(*case.args))
 
 
+@pytest.mark.parametrize("num_decodes", [0, 1])
+def test_nothing_is_read_behind_the_block_table(num_decodes):
+    """The same, with unreadable memory right behind the table's last entry."""
+    run_apart(f"""
+        import ctypes, mmap
+        from llmlab.kernels.paged_attention import paged_attention, paged_attention_spec
+        from llmlab.kernels.tuning import Tiles
+        if torch.cuda.is_available():
+            raise SystemExit  # the guard is host memory
+        memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        libc = ctypes.CDLL(None, use_errno=True)
+        behind = ctypes.c_void_p(start + mmap.PAGESIZE)
+        assert libc.mprotect(behind, ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+        entries = torch.frombuffer(memory, dtype=torch.int32, count=mmap.PAGESIZE // 4)
+        table = entries[-2:].view(1, 2)
+        table.copy_(torch.tensor([[1, 0]]))
+        k, v = torch.randn(2, 2, 16, 1, 64)
+        q = torch.randn(1, 1, 64)
+        start, context = torch.tensor([0, 1]).int(), torch.tensor([17]).int()
+        out = paged_attention(q, k, v, start, context, table, num_decodes={num_decodes},
+                              splits=1, tiles=Tiles(32, 64, 4, 1))
+        error = (out - paged_attention_spec(q, k, v, start, context, table)).abs().max()
+        assert error < 1e-5, error
+    """)
+
+
 def test_rms_norm_of_a_transposed_tensor_is_refused(device, close):
     """LightLLM#1467: the last stride was ignored, silently."""
     x = torch.randn(64, 40, device=device).t()

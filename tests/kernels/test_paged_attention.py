@@ -143,6 +143,7 @@ def test_the_engines_attention_takes_a_batch(paged, close):
     class Batch:
         query_start, context_len, block_table = case.args[3:]
         query_lens = [1, 5]  # noqa: RUF012
+        memo = {}  # noqa: RUF012
 
     close(triton_attention(*case.args[:3], Batch()), paged_attention_spec(*case.args))
 

@@ -70,6 +70,15 @@ def test_every_step_is_annotated_with_plain_numbers():
     assert trace.steps[1].utilization["flops_per_s"] == pytest.approx(figures[1].flops / 0.02)
 
 
+def test_the_devices_own_clock_is_believed_where_there_is_one():
+    """A step that reads nothing back ends on the host before it ends on the device."""
+    trace = trace_of_three()
+    trace.steps[0].utilization = {"device_seconds": 0.5}
+    figures = annotate(trace, COST, ROOFS)
+    assert [figure.seconds for figure in figures] == pytest.approx([0.5, 0.02, 0.005])
+    assert trace.steps[0].utilization["device_seconds"] == 0.5
+
+
 def test_phases_add_up_work_and_time():
     summaries = {s.phase: s for s in by_phase(trace_of_three(), COST, ROOFS)}
     assert {name: s.median_step_ms for name, s in summaries.items()} == {
