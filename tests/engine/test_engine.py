@@ -211,6 +211,14 @@ def test_end_tokens_do_not_come_before_min_tokens(tiny):
     assert tokens_of(outs)[3:] == [eos]
 
 
+def test_a_stop_string_before_min_tokens_does_not_stop(tiny):
+    engine = engine_of(tiny)
+    Fixed(engine, b"abababxx")
+    outs = list(engine.stream("x", params(max_tokens=8, min_tokens=4, stop="ab")))
+    assert (text_of(outs), outs[-1].finish_reason) == ("abab", "stop")
+    assert len(tokens_of(outs)) == 6
+
+
 def test_logprobs_come_one_for_each_token(tiny):
     engine = engine_of(tiny)
     outs = list(engine.stream("abc", params(logprobs=3)))
