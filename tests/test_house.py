@@ -186,3 +186,16 @@ def test_no_file_names_this_machine_or_a_registry():
         text = path.read_bytes().decode("utf-8", "ignore")
         found = FORBIDDEN.search(text)
         assert not found, f"{name}: {found.group() if found else ''}"
+
+
+def test_the_readme_lists_exactly_the_labs_that_are_shipped():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"\(labs/(\w+)\.ipynb\)", text)
+    assert listed == sorted(path.stem for path in (ROOT / "labs").glob("[0-9]*.ipynb"))
+
+
+def test_local_links_and_pictures_of_the_readme_exist():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)#:]+)\)", text)
+    assert targets
+    assert [t for t in targets if not (ROOT / t).exists()] == []

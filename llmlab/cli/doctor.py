@@ -69,7 +69,7 @@ def examine(repeats: int, progress: Any = None) -> dict[str, Any]:
     found["model"] = find_model()
     found["browser"] = find_browser()
     found["calibrated"] = find_calibration()
-    found["labs"] = what_labs_can_do(found)
+    found["labs"] = what_labs_can_do(found, shipped_labs())
     return found
 
 
@@ -158,12 +158,20 @@ def find_calibration() -> dict[str, Any]:
     return {"found": kept is not None, "path": str(machine_file()), "advice": advice}
 
 
-def what_labs_can_do(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """For each lab: state "full", "reduced" or "no", and what that means here."""
+def what_labs_can_do(found: dict[str, Any], names: set[str]) -> list[dict[str, Any]]:
+    """For each lab called in `names`: state "full", "reduced" or "no", and what that means."""
     return [
         {"lab": number, "name": name, "does": does, **_here(needs, found)}
         for number, name, does, needs in LABS
+        if f"{number}_{name}" in names
     ]
+
+
+def shipped_labs() -> set[str]:
+    """Names of the labs of this installation."""
+    from llmlab.labs.workspace import shipped
+
+    return {path.stem for path in shipped()}
 
 
 def _here(needs: str | None, found: dict[str, Any]) -> dict[str, str]:

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from llmlab.cli import doctor
-from llmlab.cli.doctor import LABS, app, what_labs_can_do
+from llmlab.cli.doctor import LABS, app, shipped_labs, what_labs_can_do
 
 EVERYTHING = {
     "software": {"torch": "2", "triton": "3"},
@@ -43,7 +43,7 @@ def test_json_is_json_only_and_has_every_part(run):
     assert set(found) == {
         *("machine", "software", "gpu", "measured", "model", "browser", "calibrated", "labs")
     }
-    assert len(found["labs"]) == 12
+    assert {f"{lab['lab']}_{lab['name']}" for lab in found["labs"]} == shipped_labs()
     assert found["measured"][0]["read_bytes_per_s"]["median"] == 5e10
 
 
@@ -51,14 +51,21 @@ def test_the_page_fits_80_columns_and_names_every_lab(run, monkeypatch):
     monkeypatch.setattr(doctor.out, "width", 80, raising=False)
     page = run().stdout
     assert max(map(len, page.splitlines())) <= 80
-    for number, name, _, _ in LABS:
-        assert f"{number} {name}" in page
+    for name in shipped_labs():
+        assert name.replace("_", " ", 1) in page
     assert "ridge 4.0" in page
     assert "50.0 GB/s" in page
 
 
+ALL = {f"{number}_{name}" for number, name, _, _ in LABS}
+
+
+def test_every_shipped_lab_is_known_to_the_doctor():
+    assert shipped_labs() <= ALL
+
+
 def test_a_machine_with_everything_can_do_every_lab():
-    assert {lab["state"] for lab in what_labs_can_do(EVERYTHING)} == {"full"}
+    assert {lab["state"] for lab in what_labs_can_do(EVERYTHING, ALL)} == {"full"}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +79,7 @@ def test_a_machine_with_everything_can_do_every_lab():
     ],
 )
 def test_what_is_missing_shows_in_the_labs_that_need_it(change, lab, state):
-    states = {row["lab"]: row for row in what_labs_can_do({**EVERYTHING, **change})}
+    states = {row["lab"]: row for row in what_labs_can_do({**EVERYTHING, **change}, ALL)}
     assert states[lab]["state"] == state
     assert states[lab]["here"]
 
