@@ -57,3 +57,12 @@ def test_masked_columns_are_never_drawn():
     logits[:, 5:8] = 0.0
     drawn = sample_batch(logits, [Row(SamplingParams(temperature=2.0), seed=s) for s in range(64)])
     assert set(drawn) == {5, 6, 7}
+
+
+def test_top_p_stops_at_the_token_that_reaches_it():
+    """Four equal tokens, each exactly a quarter: two reach one half, a third is too many."""
+    logits = torch.full((64, VOCAB), -math.inf)
+    logits[:, :4] = 0.0
+    batch = [Row(SamplingParams(temperature=1.0, top_p=0.5), seed=s) for s in range(64)]
+    assert set(sample_batch(logits, batch)) == {0, 1}
+    assert sample_batch(logits, batch) == sample(logits, batch)
