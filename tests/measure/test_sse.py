@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmlab.measure.sse import Event, SSEDecoder
@@ -85,6 +85,7 @@ LINES = st.sampled_from(
 ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(st.data())
 def test_any_cut_of_the_bytes_gives_the_same_events(data):
     lines = data.draw(st.lists(st.tuples(LINES, ENDS), max_size=30))
@@ -94,6 +95,7 @@ def test_any_cut_of_the_bytes_gives_the_same_events(data):
     assert decode(raw, range(1, len(raw))) == decode(raw)
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(st.lists(st.text(alphabet=st.characters(blacklist_categories=["Cs"])), max_size=8))
 def test_what_a_server_writes_by_the_standard_is_what_is_read(texts):
     texts = [text.replace("\r", "") for text in texts]
