@@ -170,6 +170,7 @@ def test_the_last_tile_does_not_read_past_the_block_table(paged, close, num_deco
     close(result, paged_attention_spec(*case.args))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_decodes", [0, 1])
 def test_nothing_is_read_behind_the_block_table(num_decodes):
     """The same, with unreadable memory right behind the table's last entry."""

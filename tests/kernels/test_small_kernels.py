@@ -123,7 +123,7 @@ def test_kv_write_refuses_more_slots_than_rows(device):
 
 
 @settings(
-    max_examples=25,
+    max_examples=12,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
