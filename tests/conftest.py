@@ -1,11 +1,8 @@
 """What must be set before any test module is imported.
 
-Without a CUDA device the Triton kernels run in Triton's interpreter, on the CPU.
-
-Triton reads the flag when it is first imported, so it is set here, before any test module is.
-
-A runner started in the background may ignore SIGINT, and its children would inherit that: the tests
-that press Ctrl-C need it.
+Without a CUDA device the Triton kernels run in Triton's interpreter, on the CPU; Triton reads the
+flag when it is first imported. A runner started in the background may ignore SIGINT, which its
+children would inherit: the tests that press Ctrl-C need it.
 """
 
 import os
