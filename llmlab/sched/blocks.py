@@ -50,6 +50,10 @@ class BlockManager:
         """Blocks that can be found by their content, held or free."""
         return len(self._block_of)
 
+    def is_cached(self, block: int) -> bool:
+        """Can this block be found by its content, held or free?"""
+        return self._key_of[block] is not None
+
     def blocks_for(self, num_tokens: int) -> int:
         """ceil(num_tokens / B)."""
         return -(-num_tokens // self.block_size)
