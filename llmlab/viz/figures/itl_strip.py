@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,49 +28,68 @@ def gaps_by_class(trace: Trace) -> dict[str, list[tuple[float, float]]]:
     return {name: sorted(pairs) for name, pairs in found.items()}
 
 
-def itl_strip(trace: Trace, limit_ms: float | None = None) -> Any:
-    """Plotly figure of the gaps over time, a colour and a marker shape per class."""
+SYMBOLS = ("circle", "diamond", "square", "triangle-up", "x")
+
+
+def itl_strip(
+    trace: Trace, limit_ms: float | None = None, classes: Sequence[str] | None = None
+) -> Any:
+    """Plotly figure of the gaps over time, a colour and a marker shape per class.
+
+    classes: those that `update_strip` may meet later; None: those of this trace.
+    """
     import plotly.graph_objects as go
 
     figure = go.Figure(layout=layout("", 300))
-    symbols = ("circle", "diamond", "square", "triangle-up", "x")
-    for number, (name, pairs) in enumerate(gaps_by_class(trace).items()):
-        kept = _thinned(pairs)
-        figure.add_scatter(
-            x=[t for t, _ in kept],
-            y=[gap for _, gap in kept],
-            mode="markers",
-            name=f"{name} ({len(pairs)} gaps)",
-            marker={
-                "color": SERIES[number % len(SERIES)],
-                "symbol": symbols[number % len(symbols)],
-                "size": 6,
-                "opacity": 0.75,
-            },
-            hovertemplate="%{y:.1f} ms at %{x:.0f} ms<extra>%{fullData.name}</extra>",
-        )
-        p99 = float(np.percentile([gap for _, gap in pairs], 99)) if pairs else None
-        if p99 is not None:
-            figure.add_hline(
-                y=p99,
-                line={"dash": "dash", "width": 1, "color": SERIES[number % len(SERIES)]},
-                annotation_text=f"{name} p99 {p99:.0f} ms",
-            )
-    if limit_ms is not None:
-        figure.add_hline(
-            y=limit_ms,
-            line={"width": 1, "color": QUIET},
-            annotation_text=f"limit {limit_ms:g} ms",
-            annotation_position="bottom right",
-        )
-    note = " · simulated" if trace.simulated else ""
+    for number, name in enumerate(gaps_by_class(trace) if classes is None else classes):
+        marker = {
+            "color": SERIES[number % len(SERIES)],
+            "symbol": SYMBOLS[number % len(SYMBOLS)],
+            "size": 6,
+            "opacity": 0.75,
+        }
+        figure.add_scatter(mode="markers", meta=name, marker=marker)
     figure.update_layout(
-        title_text="Gaps between tokens" + note,
         xaxis_title_text="ms since the first send",
         yaxis_title_text="gap (ms)",
         yaxis_rangemode="tozero",
     )
+    update_strip(figure, trace, limit_ms)
     return figure
+
+
+def update_strip(figure: Any, trace: Trace, limit_ms: float | None = None) -> None:
+    """Redraw in place: the dots, a dashed p99 for each class, the limit as a thin line."""
+    found, lines, labels = gaps_by_class(trace), [], []
+    for dots in figure.data:
+        pairs = found.get(dots.meta, [])
+        kept = _thinned(pairs)
+        dots.update(
+            x=[t for t, _ in kept],
+            y=[gap for _, gap in kept],
+            name=f"{dots.meta} ({len(pairs)} gaps)",
+            hovertemplate="%{y:.1f} ms at %{x:.0f} ms<extra>%{fullData.name}</extra>",
+        )
+        if pairs:
+            p99 = float(np.percentile([gap for _, gap in pairs], 99))
+            look = {"dash": "dash", "width": 1, "color": dots.marker.color}
+            lines.append(_level(p99, look))
+            labels.append(_label(p99, f"{dots.meta} p99 {p99:.0f} ms", "bottom"))
+    if limit_ms is not None:
+        lines.append(_level(limit_ms, {"width": 1, "color": QUIET}))
+        labels.append(_label(limit_ms, f"limit {limit_ms:g} ms", "top"))
+    figure.layout.shapes, figure.layout.annotations = lines, labels
+    note = " · simulated" if trace.simulated else ""
+    figure.layout.title.text = "Gaps between tokens" + note
+
+
+def _level(y: float, line: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line}
+
+
+def _label(y: float, text: str, anchor: str) -> dict[str, Any]:
+    place = {"xref": "paper", "x": 1, "xanchor": "right", "y": y, "yanchor": anchor}
+    return {**place, "text": text, "showarrow": False}
 
 
 def _thinned(pairs: list[tuple[float, float]]) -> list[tuple[float, float]]:

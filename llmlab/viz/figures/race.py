@@ -59,6 +59,8 @@ def race(laps: Sequence[Lap]) -> Any:
         figure.add_bar(orientation="h", name=name, marker={"color": colour, "line": line})
     figure.update_layout(
         xaxis_title_text="ms since all requests were sent",
+        xaxis_rangemode="tozero",
+        margin_t=70,
         legend={"y": 1.0, "yanchor": "bottom", "x": 1, "xanchor": "right"},
     )
     update_race(figure, laps)

@@ -1,5 +1,6 @@
 """Panels: one a file. Each shows a live view, and works from code without widgets too."""
 
+from llmlab.viz.panels.chunk_panel import ChunkPanel
 from llmlab.viz.panels.knob_panel import KnobPanel
 from llmlab.viz.panels.quiz_panel import QuizPanel
 from llmlab.viz.panels.race_panel import RacePanel
@@ -8,6 +9,7 @@ from llmlab.viz.panels.roofline_panel import RooflinePanel
 from llmlab.viz.panels.worksheet_panel import WorksheetPanel
 
 __all__ = [
+    "ChunkPanel",
     "KnobPanel",
     "QuizPanel",
     "RacePanel",

@@ -1,0 +1,261 @@
+"""Turn the token budget, the mix and the load; chats' gaps and documents' waits answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from llmlab.config import EngineConfig
+from llmlab.measure.workload import Workload, load_workload
+from llmlab.sched.chunked import Chunked
+from llmlab.sched.continuous import Continuous
+from llmlab.trace import Trace
+from llmlab.viz.figures.itl_strip import STRIP_HEAD, itl_strip, strip_rows, update_strip
+from llmlab.viz.figures.step_gantt import step_gantt, update_gantt
+from llmlab.viz.live import LiveRun
+from llmlab.viz.panels.controls import Knob, button, guarded, status_html
+from llmlab.viz.show import Shown, live_figure, table_html, table_text
+from llmlab.viz.trials import (
+    CHAT_GAP,
+    DOCUMENT_TTFT,
+    Trial,
+    around_longest_gap,
+    limits_by_figure,
+    trial_of,
+    verdict_head,
+    verdict_rows,
+)
+
+if TYPE_CHECKING:
+    from llmlab.engine.model import Model
+
+SIMULATED, REAL = "simulated GPU", "this machine, real"
+CHUNKED, WHOLE = "chunked", "whole prompts"
+CLASSES = ("chat", "document")
+REQUESTS = 60  # of a simulated trial: a knob's move has to answer within 200 ms
+KEPT = 5
+Size = tuple[str, int, int, int]
+
+
+def mixed(name: str, documents: int, **changes: Any) -> Workload:
+    """A stored workload of chats and documents with another share of documents, in percent."""
+    base = load_workload(name)
+    shares = {"chat": 100 - documents, "document": documents}
+    classes = [c.model_copy(update={"share": shares[c.name]}) for c in base.classes]
+    return base.with_(classes=[c.model_dump() for c in classes if c.share > 0], **changes)
+
+
+class ChunkPanel:
+    """Trials line up in a verdict table; `run(...)` does one without a widget.
+
+    model: of the real runs (a scaled mix, four clients in a closed loop, so the arrival rate does
+    not apply there); without one only the simulated GPU is offered.
+    """
+
+    def __init__(
+        self,
+        model: Model | None = None,
+        *,
+        simulated_model: str = "llama-3.1-8b",
+        hardware: str = "h100-sxm",
+        real_requests: int = 8,
+    ) -> None:
+        import ipywidgets as w
+
+        self.model, self.simulated_model, self.hardware = model, simulated_model, hardware
+        self.real_requests = real_requests
+        self.live = LiveRun()
+        self.trials: list[Trial] = []
+        style = {"description_width": "150px"}
+        places = [SIMULATED] + ([REAL] if model is not None else [])
+        self.where = w.Dropdown(options=places, description="Where", style=style)
+        self.policy = w.Dropdown(options=[CHUNKED, WHOLE], description="Prompts are", style=style)
+        self.where.add_class("llmlab-chunk-where")
+        self.policy.add_class("llmlab-chunk-policy")
+        self.budget = Knob("Max batched tokens", 2048, 64, 8192, 64, "chunk-budget")
+        self.documents = Knob("Documents, %", 50, 0, 100, 10, "chunk-documents")
+        self.rate = Knob("Requests per second", 4, 1, 8, 1, "chunk-rate")
+        for knob in (self.budget, self.documents, self.rate):
+            knob.on_change(guarded(self._fail, self._changed))
+        for menu in (self.where, self.policy):
+            menu.observe(guarded(self._fail, lambda _: self._changed()), names="value")
+        self.go, self.halt = button("Run", "chunk-run", "primary"), button("Stop", "chunk-stop")
+        self.go.on_click(guarded(self._fail, lambda _: self.start()))
+        self.halt.on_click(guarded(self._fail, lambda _: self.live.cancel()))
+        self.status, self.verdicts, self.gaps = w.HTML(), w.HTML(), w.HTML()
+        self.trace = self._simulate(self._size())
+        near = around_longest_gap(self.trace)
+        self.gantt = live_figure(step_gantt(near, self.budget.value))
+        self.strip = live_figure(itl_strip(self.trace, self._gap_limit(), CLASSES))
+        figures = [f for f in (self.gantt, self.strip) if f is not None]
+        self.widget = w.VBox(
+            [
+                self.where,
+                self.policy,
+                self.budget.widget,
+                self.documents.widget,
+                self.rate.widget,
+                w.HBox([self.go, self.halt]),
+                self.status,
+                self.verdicts,
+                *figures,
+                self.gaps,
+            ]
+        )
+        self.widget.add_class("llmlab-chunk-panel")
+        self._show(self.trace, self._size())
+
+    # -- running ---------------------------------------------------------------------------
+
+    def _size(self) -> Size:
+        policy = str(self.policy.value)
+        return policy, self.budget.value, self.documents.value, self.rate.value
+
+    def run(
+        self,
+        max_num_batched_tokens: int,
+        documents: int = 50,
+        rate: int = 4,
+        *,
+        policy: str = CHUNKED,
+        real: bool = False,
+    ) -> Trial:
+        """One trial in this thread. The panel stays as its knobs say."""
+        size = (policy, max_num_batched_tokens, documents, rate)
+        trace = self._real(size, threading.Event()) if real else self._simulate(size)
+        return trial_of(trace, self._name(size, trace))
+
+    def start(self) -> None:
+        """Run the knobs' values: at once if simulated, else in the background."""
+        size = self._size()
+        if self.where.value == SIMULATED:
+            self._show(self._simulate(size), size)
+        elif not self.live.start(lambda stop: self._job(size, stop)):
+            self._say("busy", "Still running: press Stop first.")
+
+    def _changed(self) -> None:
+        if self.where.value == SIMULATED:
+            self.live.cancel()
+            self.start()
+        elif not self.live.busy:
+            self._say("info", "Run serves the scaled mix on this machine, for real.")
+
+    def _simulate(self, size: Size) -> Trace:
+        from llmlab.sim.simulate import simulate
+
+        policy, budget, documents, rate = size
+        load = mixed(
+            "chat_and_documents",
+            documents,
+            arrivals={"kind": "poisson", "request_rate": rate},
+            stop={"num_prompts": REQUESTS},
+        )
+        whole = policy == WHOLE
+        return simulate(
+            load,
+            self.simulated_model,
+            self.hardware,
+            policy="continuous" if whole else "chunked",
+            max_num_batched_tokens=8448 if whole else budget,  # prompts that are not cut must fit
+            max_model_len=8448,
+        )
+
+    def _job(self, size: Size, stop: threading.Event) -> None:
+        self.go.disabled = True
+        try:
+            trace = self._real(size, stop, lambda done, of: self._progress(done, of))
+            if stop.is_set():
+                self._say("stop", "Stopped; that trial is not counted.")
+            else:
+                self._show(trace, size)
+        except Exception as error:
+            self._fail(f"{type(error).__name__}: {error}")
+        finally:
+            self.go.disabled = False
+
+    def _progress(self, done: int, of: int) -> None:
+        self._say("busy", f"Running on this machine, for real: {done} of {of} requests are over.")
+
+    def _real(
+        self,
+        size: Size,
+        stop: threading.Event,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Trace:
+        from llmlab.engine import Engine
+        from llmlab.measure.run import run_workload
+
+        if self.model is None:
+            raise ValueError("model = None: give ChunkPanel a model to run on this machine")
+        policy, budget, documents, _ = size
+        whole = policy == WHOLE
+        config = EngineConfig(
+            max_num_batched_tokens=1088 if whole else budget, max_num_seqs=8, max_model_len=1088
+        )
+        engine = Engine(self.model, config, Continuous if whole else Chunked)
+        load = mixed("chat_and_documents_cpu", documents, stop={"num_prompts": self.real_requests})
+        if progress is not None:
+            progress(0, self.real_requests)
+        return run_workload(engine, load, stop=stop, progress=progress)
+
+    # -- drawing ---------------------------------------------------------------------------
+
+    def _name(self, size: Size, trace: Trace) -> str:
+        policy, budget, documents, rate = size
+        cut = f"{CHUNKED} {budget}" if policy == CHUNKED else policy
+        load = f"{rate}/s, simulated" if trace.simulated else "4 clients, real, scaled"
+        return f"{cut}; {documents} % documents; {load}"
+
+    def _limits(self, trace: Trace) -> dict[str, float]:
+        """Those of the curriculum's trial. Milliseconds do not scale: a real run here has none."""
+        name = "chat_and_documents" if trace.simulated else "chat_and_documents_cpu"
+        return limits_by_figure(load_workload(name).limits)
+
+    def _gap_limit(self) -> float | None:
+        return self._limits(self.trace).get(CHAT_GAP)
+
+    def _show(self, trace: Trace, size: Size) -> None:
+        self.trace = trace
+        trial = trial_of(trace, self._name(size, trace))
+        same_clock = [t for t in self.trials if t.simulated == trial.simulated]
+        self.trials = [*[t for t in same_clock if t.name != trial.name], trial][-KEPT:]
+        limits = self._limits(trace)
+        caption = "Your latest trials; the newest is the last"
+        rows = verdict_rows(self.trials, limits)
+        self.verdicts.value = table_html(caption, verdict_head(limits), rows)
+        self.gaps.value = table_html("The gaps as a table", STRIP_HEAD, strip_rows(trace))
+        if self.gantt is not None and self.strip is not None:
+            budget = size[1] if size[0] == CHUNKED else None
+            with self.gantt.batch_update():
+                update_gantt(self.gantt, around_longest_gap(trace), budget)
+            with self.strip.batch_update():
+                update_strip(self.strip, trace, self._gap_limit())
+        self._say("ok", self.sentence(trial))
+
+    def sentence(self, trial: Trial) -> str:
+        """What the newest trial says, in words."""
+        gap, wait = trial.figures[CHAT_GAP], trial.figures[DOCUMENT_TTFT]
+        where = "Simulated" if trial.simulated else "Measured on this machine"
+        parts = []
+        if gap is not None and trial.gap_p99 is not None:
+            parts.append(f"chat gaps p95 {gap:.1f} ms, p99 {trial.gap_p99:.1f} ms")
+        if wait is not None:
+            parts.append(f"document TTFT p95 {wait:,.0f} ms")
+        return f"{where}, {trial.name.split(';')[0]}: {'; '.join(parts) or 'nothing ended'}."
+
+    def _say(self, kind: str, text: str) -> None:
+        self.status.value = status_html(kind, text)
+
+    def _fail(self, text: str) -> None:
+        self._say("error", text)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        limits = self._limits(self.trace)
+        head, rows = verdict_head(limits), verdict_rows(self.trials, limits)
+        caption = self.sentence(self.trials[-1])
+        return Shown(
+            self.widget,
+            lambda: table_html(caption, head, rows),
+            lambda: table_text(caption, head, rows),
+        )._repr_mimebundle_(**kwargs)
