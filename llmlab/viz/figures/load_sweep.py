@@ -1,0 +1,127 @@
+"""The four numbers against the number of users: three small plots over one axis, and a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmlab.measure.metrics import summarize
+from llmlab.trace import Trace
+from llmlab.viz.palette import DECODE, PREFILL, QUIET, READY, layout
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """One run at a number of users. Times in ms, rate in tokens/s; None where undefined."""
+
+    users: int
+    ttft: float | None
+    tpot: float | None
+    itl_p99: float | None
+    rate: float | None
+    resident_tokens: int | None
+    preempted: int
+    simulated: bool
+
+
+def loaded(trace: Trace, users: int) -> Loaded:
+    """Medians over requests, p99 over gaps, and the server's output rate, from one trace."""
+    summary = summarize(trace)
+    whole = summary.all
+    return Loaded(
+        users,
+        whole["ttft"].p50,
+        whole["tpot"].p50,
+        whole["itl"].p99,
+        whole.rates.output_tok_s,
+        summary.max_resident_kv_tokens,
+        sum(len(r.preemptions) for r in trace.requests.values()),
+        trace.simulated,
+    )
+
+
+PLOTS = (("TTFT p50 (ms)", PREFILL), ("TPOT p50 (ms)", DECODE), ("output tokens/s", READY))
+
+
+def load_sweep(runs: Sequence[Loaded], tpot_limit: float | None = None) -> Any:
+    """Plotly figure: TTFT, TPOT and output rate over users, on a log axis of users."""
+    from plotly.subplots import make_subplots
+
+    figure = make_subplots(rows=1, cols=3, subplot_titles=[name for name, _ in PLOTS])
+    figure.update_layout(layout("", 320, showlegend=False))
+    for column, (name, colour) in enumerate(PLOTS, 1):
+        figure.add_scatter(
+            row=1,
+            col=column,
+            name=name,
+            mode="lines+markers",
+            line={"color": colour},
+            hovertemplate="%{x} users: %{y:.4g}<extra>%{fullData.name}</extra>",
+        )
+    grid = {"gridcolor": "rgba(122,122,122,0.25)", "automargin": True}
+    figure.update_xaxes(type="log", title_text="users", **grid)
+    figure.update_yaxes(rangemode="tozero", **grid)
+    update_sweep(figure, runs, tpot_limit)
+    return figure
+
+
+def update_sweep(figure: Any, runs: Sequence[Loaded], tpot_limit: float | None = None) -> None:
+    """Redraw in place; a limit on TPOT is a dashed line in its plot."""
+    users = [run.users for run in runs]
+    series = ([r.ttft for r in runs], [r.tpot for r in runs], [r.rate for r in runs])
+    for line, values in zip(figure.data, series, strict=True):
+        line.update(x=users, y=values)
+    figure.update_xaxes(tickmode="array", tickvals=users, ticktext=[str(u) for u in users])
+    simulated = any(run.simulated for run in runs)
+    note = "simulated" if simulated else "measured here"
+    figure.layout.title.text = f"What load does to the numbers ({note})" if runs else "No run yet"
+    figure.layout.margin.t = 84
+    figure.layout.shapes = []
+    if tpot_limit is not None:
+        line = {"type": "line", "xref": "x2 domain", "yref": "y2", "x0": 0, "x1": 1}
+        dashes = {"dash": "dash", "width": 1, "color": QUIET}
+        figure.layout.shapes = [{**line, "y0": tpot_limit, "y1": tpot_limit, "line": dashes}]
+
+
+SWEEP_HEAD = [
+    "users",
+    "TTFT p50 ms",
+    "TPOT p50 ms",
+    "ITL p99 ms",
+    "output tok/s",
+    "most KV tokens",
+    "preemptions",
+]
+
+
+def sweep_rows(runs: Sequence[Loaded]) -> list[list[str]]:
+    """The figure as a table."""
+
+    def number(value: float | None, digits: int) -> str:
+        return "–" if value is None else f"{value:,.{digits}f}"
+
+    return [
+        [
+            str(r.users),
+            number(r.ttft, 0),
+            number(r.tpot, 1),
+            number(r.itl_p99, 1),
+            number(r.rate, 1),
+            number(r.resident_tokens, 0),
+            str(r.preempted),
+        ]
+        for r in runs
+    ]
+
+
+def safe_users(runs: Sequence[Loaded], ttft_limit: float, tpot_limit: float) -> int | None:
+    """The most users up to which every run meets both limits (equality passes); None: not even
+    the fewest."""
+    best = None
+    for run in sorted(runs, key=lambda r: r.users):
+        meets = run.ttft is not None and run.ttft <= ttft_limit
+        if not meets or (run.tpot is not None and run.tpot > tpot_limit):
+            break
+        best = run.users
+    return best
