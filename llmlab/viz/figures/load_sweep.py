@@ -8,7 +8,7 @@ from typing import Any
 
 from llmlab.measure.metrics import summarize
 from llmlab.trace import Trace
-from llmlab.viz.palette import DECODE, PREFILL, QUIET, READY, layout
+from llmlab.viz.palette import DECODE, GRID, PREFILL, QUIET, READY, layout
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,10 @@ def load_sweep(runs: Sequence[Loaded], tpot_limit: float | None = None) -> Any:
             line={"color": colour},
             hovertemplate="%{x} users: %{y:.4g}<extra>%{fullData.name}</extra>",
         )
-    grid = {"gridcolor": "rgba(122,122,122,0.25)", "automargin": True}
-    figure.update_xaxes(type="log", title_text="users", **grid)
+    grid = {"gridcolor": GRID, "linecolor": QUIET, "tickcolor": GRID, "automargin": True}
+    figure.update_xaxes(type="log", title={"text": "users", "font": {"size": 13}}, **grid)
     figure.update_yaxes(rangemode="tozero", **grid)
+    figure.update_annotations(font_size=13)
     update_sweep(figure, runs, tpot_limit)
     return figure
 
