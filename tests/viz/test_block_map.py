@@ -201,6 +201,16 @@ def test_the_panel_s_buttons_and_menu_follow_the_requests():
     assert "10 blocks" in panel.text()
 
 
+def test_abort_has_a_choice_after_a_new_start():
+    panel = BlockPanel()
+    panel.add(5, 5)
+    panel.restart()
+    panel.add(5, 5)
+    assert panel.who.value == "A"
+    panel.halt.click()
+    assert "A aborted" in panel.status.value
+
+
 def test_a_request_the_pool_can_never_hold_is_refused_and_changes_nothing():
     panel = BlockPanel(num_blocks=6)
     with pytest.raises(ValueError, match="24"):

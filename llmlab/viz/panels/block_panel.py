@@ -168,8 +168,8 @@ class BlockPanel:
         chosen = self.who.value
         if list(self.who.options) != alive:
             self.who.options = alive
-            if chosen in alive:
-                self.who.value = chosen
+            # An emptied menu keeps no choice when it fills again: always make one.
+            self.who.value = chosen if chosen in alive else next(iter(alive), None)
         self.who.disabled = self.halt.disabled = not alive
         self.status.value = status_html("info", f"{said} {block_summary(shot)}.")
         self.table.value = table_html("Block tables", BLOCK_HEAD, block_rows(shot))
