@@ -248,5 +248,17 @@ def _report(args: argparse.Namespace, run: Run) -> None:
     if args.save_result or args.save_detailed:
         name = args.result_filename or f"{run.workload.name}-{os.getpid()}.json"
         (Path(args.result_dir) / name).write_text(text, encoding="utf-8")
+    if args.plot_timeline:
+        _write_timeline(args, run)
     if args.trace:
         run.trace.write_jsonl(args.trace)
+
+
+def _write_timeline(args: argparse.Namespace, run: Run) -> None:
+    """The HTML report, beside where the JSON would be; stderr says where, for --json's sake."""
+    from llmlab.measure.report import write_html
+
+    name = args.result_filename or f"{run.workload.name}-{os.getpid()}.json"
+    path = (Path(args.result_dir) / name).with_suffix(".timeline.html")
+    write_html(run.summary, path)
+    print(f"request timeline and report: {path}", file=sys.stderr)

@@ -63,6 +63,10 @@ def _load_flags(g: Any) -> None:
     g.add_argument("--num-prompts", type=int, help="requests to send (default 32)")
     g.add_argument("--request-rate", type=rate, metavar="R", help="per second, or inf (default)")
     g.add_argument("--burstiness", type=positive, default=1.0, help="1 = Poisson, <1 burstier")
+    g.add_argument("--ramp-up-strategy", choices=("linear", "exponential"),
+                   help="a rate that grows over the run, in place of --request-rate")  # fmt: skip
+    g.add_argument("--ramp-up-start-rps", type=positive, metavar="R", help="rate at the start")
+    g.add_argument("--ramp-up-end-rps", type=positive, metavar="R", help="rate at the end")
     g.add_argument("--max-concurrency", type=int, help="requests in flight at most")
     g.add_argument("--num-warmups", type=int, default=2, help="requests before the measured ones")
     g.add_argument("--random-input-len", type=int, default=64, metavar="N")
@@ -86,11 +90,14 @@ def _report_flags(g: Any) -> None:
     g.add_argument("--save-detailed", action="store_true", help="with the per-request arrays")
     g.add_argument("--result-dir", default=".", metavar="DIR")
     g.add_argument("--result-filename", metavar="FILE")
+    g.add_argument("--plot-timeline", action="store_true",
+                   help="write the run's HTML report to --result-dir")  # fmt: skip
     g.add_argument("--metadata", nargs="+", default=[], metavar="K=V")
 
 
 def workload_of(args: argparse.Namespace) -> Workload:
     """The workload file with the flags given on top, or one made of the flags alone."""
+    _check_ramp(args)
     if args.workload is None:
         n = 32 if args.num_prompts is None else args.num_prompts
         return parse_workload(
@@ -111,7 +118,8 @@ def workload_of(args: argparse.Namespace) -> Workload:
         )
     workload = load_workload(args.workload)
     changes: dict[str, Any] = {}
-    if args.request_rate is not None or args.max_concurrency is not None:
+    given = (args.request_rate, args.max_concurrency, args.ramp_up_strategy)
+    if any(value is not None for value in given):
         changes["arrivals"] = _arrivals(args)
     if args.num_prompts is not None:
         changes["stop"] = workload.stop.model_dump() | {"num_prompts": args.num_prompts}
@@ -122,10 +130,22 @@ def workload_of(args: argparse.Namespace) -> Workload:
 
 def _arrivals(args: argparse.Namespace) -> dict[str, Any]:
     """As vLLM reads its flags: no rate means all at once, or a closed loop under a concurrency."""
+    if args.ramp_up_strategy is not None:
+        names = ("ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps", "burstiness")
+        return {"kind": "ramp_up", **{name: getattr(args, name) for name in names}}
     request_rate = math.inf if args.request_rate is None else args.request_rate
     if math.isinf(request_rate) and args.max_concurrency is not None:
         return {"kind": "closed", "concurrency": args.max_concurrency}
     return {"kind": "gamma", "request_rate": request_rate, "burstiness": args.burstiness}
+
+
+def _check_ramp(args: argparse.Namespace) -> None:
+    names = ("ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps")
+    missing = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) is None]
+    if 0 < len(missing) < len(names):
+        raise ValueError(f"a ramp needs {' and '.join(missing)} too")
+    if not missing and args.request_rate is not None:
+        raise ValueError("--ramp-up-strategy is in place of --request-rate: give one of them")
 
 
 def limits_of(args: argparse.Namespace, workload: Workload) -> dict[str, Limits] | Limits | None:

@@ -125,7 +125,10 @@ class Engine:
             if request_id is None:
                 record.request_id = self._fresh_id()
             try:
-                request = self._request(record.request_id, prompt, params, priority)
+                ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+                record.prompt_tokens = len(ids)  # also of what is refused below
+                require(bool(ids), "Request", "prompt", prompt, "at least one token")
+                request = self._request(record.request_id, ids, params, priority)
                 self.scheduler.add(request)
             except ValueError as error:
                 self._record.rejected(record, str(error), self.clock())
@@ -230,7 +233,7 @@ class Engine:
     def _request(
         self,
         request_id: str,
-        prompt: str | Sequence[int],
+        ids: list[int],
         params: SamplingParams | None,
         priority: int,
     ) -> Request:
@@ -241,8 +244,6 @@ class Engine:
         params = params or SamplingParams()
         require(isinstance(params, SamplingParams), "Request", "params", params, "SamplingParams")
         require_int("Request", "priority", priority, -(2**31), 2**31)
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        require(bool(ids), "Request", "prompt", prompt, "at least one token")
         top = self.model.config.vocab_size - 1
         for token in (*ids, *params.stop_token_ids):
             require_int("Request", "token id", token, 0, top)

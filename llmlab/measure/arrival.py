@@ -131,6 +131,42 @@ class Random(OpenLoop):
         return times
 
 
+class RampUp(OpenLoop):
+    """Random gaps at a rate that grows from request to request, over all num_prompts of them.
+
+    With x from 0 (first gap) to 1 (last), the rate in requests per second is
+    start + (end - start) x if linear, start (end / start)^x if exponential. burstiness is that of
+    `Random`. As in `vllm bench serve` the gaps of a ramp are not scaled to an exact total.
+    """
+
+    kind: Literal["ramp_up"]
+    ramp_up_strategy: Literal["linear", "exponential"]
+    ramp_up_start_rps: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    ramp_up_end_rps: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    burstiness: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+
+    @model_validator(mode="after")
+    def _upwards(self) -> RampUp:
+        if self.ramp_up_end_rps < self.ramp_up_start_rps:
+            raise ValueError(
+                f"ramp_up_end_rps = {self.ramp_up_end_rps:g}: must be at least "
+                f"ramp_up_start_rps = {self.ramp_up_start_rps:g}"
+            )
+        return self
+
+    def rates(self, n: int) -> Times:
+        """Requests per second in each of the n - 1 gaps of n requests."""
+        make = np.linspace if self.ramp_up_strategy == "linear" else np.geomspace
+        rates: Times = make(self.ramp_up_start_rps, self.ramp_up_end_rps, n - 1)
+        return rates
+
+    def _base(self, stop: Stop, rng: np.random.Generator) -> Times:
+        assert stop.num_prompts is not None  # a workload checks it
+        n = stop.num_prompts
+        unit = rng.gamma(self.burstiness, 1 / self.burstiness, n - 1)  # gaps of mean 1
+        return np.concatenate([[0.0], np.cumsum(unit / self.rates(n))])
+
+
 class Constant(OpenLoop):
     """One request every 1/request_rate seconds, the first at 0."""
 
@@ -162,7 +198,7 @@ class Recorded(OpenLoop):
         return np.asarray(self.timestamps_s, dtype=np.float64)
 
 
-Arrivals = Annotated[Closed | Random | Constant | Recorded, Field(discriminator="kind")]
+Arrivals = Annotated[Closed | Random | RampUp | Constant | Recorded, Field(discriminator="kind")]
 
 
 def _how_many(rate: float, stop: Stop) -> int:

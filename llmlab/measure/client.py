@@ -35,7 +35,7 @@ class Call:
     """One request to send. t_sched_ns: ns from the start, None in a closed loop.
 
     prompt: text, token ids (completions only) or chat messages. body: more JSON fields. The
-    client leaves after cancel_after_ns from the intended send, or with cancel_after_tokens tokens.
+    client leaves cancel_after_ns after the actual send, or with cancel_after_tokens tokens.
     """
 
     request_id: str
@@ -225,30 +225,23 @@ class LoadClient:
         self.trace.requests[call.request_id] = record
         try:
             if call.t_sched_ns is not None and limit is not None:
-                await self._queue(call, record, limit)
-            if record.outcome == "in_flight":
-                await exchange(self, http, call, record)
+                await self._queue(record, limit)
+            await exchange(self, http, call, record)
         finally:
             if limit is not None and record.outcome != "cancelled_before_send":
                 limit.release()
             if self._on_end is not None and record.outcome != "in_flight":
                 self._on_end(record)
 
-    async def _queue(self, call: Call, record: RequestRecord, limit: asyncio.Semaphore) -> None:
-        """Wait for one of max_concurrency places; the client may lose patience before."""
-        patience = None if call.cancel_after_ns is None else call.cancel_after_ns / 1e9
+    async def _queue(self, record: RequestRecord, limit: asyncio.Semaphore) -> None:
+        """Wait for one of max_concurrency places; only the end of the run cuts this short."""
         try:
-            async with asyncio.timeout(patience):
-                await limit.acquire()
-        except TimeoutError:
-            self._never_sent(record, "scripted")
+            await limit.acquire()
         except asyncio.CancelledError:
-            self._never_sent(record, record.reason or "interrupted")
+            record.outcome = "cancelled_before_send"
+            record.reason = record.reason or "interrupted"
+            record.t_end = self.clock()
             raise
-
-    def _never_sent(self, record: RequestRecord, reason: str) -> None:
-        record.outcome, record.reason = "cancelled_before_send", reason
-        record.t_end = self.clock()
 
     def keep(self, request_id: str, text: str) -> None:
         if self._keep_text:

@@ -33,7 +33,7 @@ async def exchange(
     if record.t_sched is None:  # a client of a closed loop means to send when it does
         record.t_sched = record.t_send
     try:
-        async with asyncio.timeout(_patience(client, call, record)):
+        async with asyncio.timeout(_patience(client, call)):
             await _send(client, http, call, record, answer)
         record.outcome, record.reason = _verdict(answer, client.endpoint.stream)
     except TimeoutError:
@@ -65,14 +65,11 @@ class _Refused(Exception):
         self.outcome: Any = "rejected" if status in AT_THE_DOOR else "failed"
 
 
-def _patience(client: LoadClient, call: Call, record: RequestRecord) -> float:
-    """Seconds until the client leaves: as scripted from the intended send, or its time-out."""
+def _patience(client: LoadClient, call: Call) -> float:
+    """Seconds from the send until the client leaves: as scripted, or its time-out."""
     if call.cancel_after_ns is None:
         return client.endpoint.timeout_s
-    intended = record.t_send if record.t_sched is None else record.t_sched
-    assert intended is not None
-    assert record.t_send is not None
-    return max(0.0, (intended + call.cancel_after_ns - record.t_send) / 1e9)
+    return call.cancel_after_ns / 1e9
 
 
 async def _send(

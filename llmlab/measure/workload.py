@@ -15,7 +15,7 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from llmlab.data import data_path
-from llmlab.measure.arrival import MOST_REQUESTS, Arrivals, Closed, Recorded, Stop
+from llmlab.measure.arrival import MOST_REQUESTS, Arrivals, Closed, RampUp, Recorded, Stop
 from llmlab.measure.lengths import Length, Part
 from llmlab.measure.limits import Limits
 
@@ -119,6 +119,11 @@ class Workload(Part):
         if isinstance(self.arrivals, Closed) and endless:
             raise ValueError(
                 "stop.num_prompts: a closed loop needs it (duration_s may end it sooner)"
+            )
+        if isinstance(self.arrivals, RampUp) and endless:
+            raise ValueError(
+                "stop.num_prompts: a ramp goes over that many requests (duration_s may end it "
+                "sooner)"
             )
         if endless and self.stop.duration_s is None:
             raise ValueError("stop: give num_prompts or duration_s, or the run never ends")

@@ -393,6 +393,15 @@ def test_a_used_id_is_refused_and_the_first_request_keeps_its_record(tiny):
     assert [r.outcome for r in engine.trace.requests.values()] == ["completed"] + ["rejected"] * 3
 
 
+@pytest.mark.parametrize("prompt", [[1] * 128, [1, 2, 999], "a" * 500])
+def test_a_refused_request_keeps_the_length_of_its_prompt(tiny, prompt):
+    engine = engine_of(tiny)
+    with pytest.raises(ValueError, match=r"Request|tokens"):
+        engine.add(prompt, request_id="a")
+    ids = engine.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+    assert engine.trace.requests["a"].prompt_tokens == len(ids)
+
+
 def test_a_context_beyond_the_models_is_refused(tiny):
     with pytest.raises(ValueError, match=r"max_model_len = 9000.*8192"):
         engine_of(tiny, max_model_len=9000)

@@ -319,15 +319,29 @@ def test_waiting_for_a_place_in_the_client_is_waiting_from_the_schedule():
     assert last.ttft < 100 < last.ttft_from_schedule
 
 
-def test_a_client_that_leaves_before_its_turn_was_never_sent():
+def test_a_clients_patience_starts_when_it_sends_not_while_it_waits_for_a_place():
     calls = [
         Call("first", "hi", 1, t_sched_ns=0),
-        Call("second", "hi", 1, t_sched_ns=0, cancel_after_ns=50 * MS),
+        Call("second", "hi", 1, t_sched_ns=0, cancel_after_ns=120 * MS),
     ]
-    with stub_server(stream(frame(token("a")), DONE, gap=0.1)) as stub:
+    frames = [frame({**token("a"), "usage": usage(i + 1)}) for i in range(5)]
+    with stub_server(stream(*frames, DONE, gap=0.05)) as stub:
         client = run(stub.url, calls, max_concurrency=1)
+    second = client.trace.requests["second"]
+    assert second.t_send - second.t_sched > 200 * MS, "it had to wait longer than its patience"
+    assert (second.outcome, second.reason) == ("cancelled", "scripted")
+    assert second.t_end - second.t_send == pytest.approx(120 * MS, abs=40 * MS)
+    assert summarize(client.trace).all.counts.cancelled_before_send == 0
+
+
+def test_a_run_cut_off_while_a_client_waits_for_a_place_never_sent_it():
+    calls = [Call(f"r{i}", "hi", 1, t_sched_ns=0) for i in range(2)] + [
+        Call("late", "hi", 1, t_sched_ns=10**12)
+    ]
+    with stub_server(stream(*[frame(token("a"))] * 9, DONE, gap=0.1)) as stub:
+        client = run(stub.url, calls, max_concurrency=1, duration_s=0.2, drain=False)
     assert len(stub.requests) == 1
-    assert client.trace.requests["second"].outcome == "cancelled_before_send"
+    assert client.trace.requests["r1"].outcome == "cancelled_before_send"
     assert summarize(client.trace).all.counts.cancelled_before_send == 1
 
 

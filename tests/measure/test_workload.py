@@ -131,6 +131,42 @@ def test_the_offered_rate_is_the_rate_asked_for(rate, burstiness, n, seed):
     assert send_rate(stamps) == pytest.approx(rate, rel=1e-5)
 
 
+def ramp(strategy, start, end, burstiness=1.0):
+    rates = {"ramp_up_start_rps": start, "ramp_up_end_rps": end}
+    return {"kind": "ramp_up", "ramp_up_strategy": strategy, "burstiness": burstiness, **rates}
+
+
+@given(
+    strategy=st.sampled_from(["linear", "exponential"]),
+    start=st.floats(0.5, 20),
+    growth=st.floats(1, 20),
+    burstiness=st.floats(0.5, 5),
+    n=st.integers(1, 200),
+    seed=st.integers(0, 1000),
+)
+def test_a_ramp_divides_the_gaps_of_a_flat_one_by_a_rate_that_rises_from_start_to_end(
+    strategy, start, growth, burstiness, n, seed
+):
+    arrivals = ramp(strategy, start, start * growth, burstiness)
+    planned = workload(arrivals, n=n, seed=seed).requests()
+    assert planned == workload(arrivals, n=n, seed=seed).requests()
+    assert (planned[0].t_sched_ns, len(planned)) == (0, n)
+    flat = np.diff(seconds(workload(ramp(strategy, 1, 1, burstiness), n=n, seed=seed).requests()))
+    gaps = np.diff(seconds(planned))
+    x = np.linspace(0, 1, n - 1)
+    rate = start * (1 + (growth - 1) * x if strategy == "linear" else growth**x)
+    assert gaps * rate == pytest.approx(flat, abs=1e-6)
+    assert n <= 2 or rate[-1] == pytest.approx(start * growth)
+
+
+@pytest.mark.parametrize(("strategy", "middle"), [("linear", 8.5), ("exponential", 4.0)])
+def test_a_ramp_has_its_mean_rates_at_the_start_in_the_middle_and_at_the_end(strategy, middle):
+    gaps = np.diff(seconds(workload(ramp(strategy, 1, 16), n=40_001).requests()))
+    means = [1 / gaps[i : i + 2000].mean() for i in (0, 19_000, 38_000)]
+    ends = (1.4, 15.6) if strategy == "linear" else (1.07, 14.9)
+    assert means == pytest.approx([ends[0], middle, ends[1]], rel=0.1)
+
+
 @pytest.mark.parametrize(("burstiness", "cv"), [(0.25, 2.0), (1.0, 1.0), (4.0, 0.5)])
 def test_burstiness_is_one_over_the_squared_variation_of_the_gaps(burstiness, cv):
     arrivals = {"kind": "gamma", "request_rate": 10, "burstiness": burstiness}
@@ -222,6 +258,29 @@ BAD = [
     ),
     ({"arrivals": {"kind": "recorded", "timestamps_s": [1, 0]}}, r"timestamps_s\[1\] = 0: must"),
     ({"stop": {}}, r"stop: give num_prompts or duration_s"),
+    (
+        {
+            "arrivals": {
+                "kind": "ramp_up",
+                "ramp_up_strategy": "linear",
+                "ramp_up_start_rps": 2,
+                "ramp_up_end_rps": 1,
+            }
+        },
+        r"ramp_up_end_rps = 1: must be at least ramp_up_start_rps = 2",
+    ),
+    (
+        {
+            "arrivals": {
+                "kind": "ramp_up",
+                "ramp_up_strategy": "linear",
+                "ramp_up_start_rps": 1,
+                "ramp_up_end_rps": 2,
+            },
+            "stop": {"duration_s": 5},
+        },
+        r"stop.num_prompts: a ramp goes over that many requests",
+    ),
     ({"stop": {"num_prompts": 1.5}}, r"stop.num_prompts: .*valid integer, not 1.5"),
     ({"stop": {"num_prompts": 5, "drain": False}}, r"drain = false: needs duration_s"),
     (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import signal
@@ -154,6 +155,18 @@ def test_bench_measures_a_server_per_class_with_the_familiar_keys(child, capsys,
     assert len(Trace.read_jsonl(tmp_path / "t.jsonl").requests) == 6
 
 
+def test_bench_ramps_up_and_writes_the_timeline(child, capsys, tmp_path):
+    status, data, said = run_bench(
+        capsys, "--base-url", child.base_url, "--num-prompts", "6", "--random-output-len", "4",
+        "--ramp-up-strategy", "linear", "--ramp-up-start-rps", "20", "--ramp-up-end-rps", "80",
+        "--plot-timeline", "--result-dir", str(tmp_path), "--result-filename", "r.json",
+    )  # fmt: skip
+    assert (status, data["completed"]) == (0, 6)
+    assert data["workload"]["arrivals"]["ramp_up_end_rps"] == 80
+    assert str(tmp_path / "r.timeline.html") in said
+    assert "Each request's time" in html.unescape((tmp_path / "r.timeline.html").read_text())
+
+
 def test_bench_runs_twice_on_one_server_and_by_chat_too(child, capsys):
     for endpoint in ("/v1/completions", "/v1/chat/completions"):
         status, data, _ = run_bench(
@@ -226,6 +239,20 @@ def test_bench_that_completes_nothing_ends_with_1(capsys):
         (["--percentile-metrics", "zzz"], "--percentile-metrics"),
         (["--header", "novalue"], "--header"),
         (["--num-prompts", "0"], "num_prompts"),
+        (["--ramp-up-strategy", "linear", "--ramp-up-end-rps", "2"], "--ramp-up-start-rps"),
+        (
+            [
+                "--ramp-up-strategy",
+                "linear",
+                "--ramp-up-start-rps",
+                "1",
+                "--ramp-up-end-rps",
+                "2",
+                "--request-rate",
+                "4",
+            ],
+            "in place of --request-rate",
+        ),
         (["--tokenizer", "/no/such"], "--tokenizer"),
     ],
 )
