@@ -9,36 +9,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from llmlab.measure.checks import Check, check_limits
 from llmlab.measure.comparable import settings_changed, why_not_comparable
 from llmlab.measure.limits import Limits
 from llmlab.measure.metrics import summarize
-from llmlab.measure.stats import Stat, percentile
+from llmlab.measure.stats import Stat
 from llmlab.measure.summary import Group, Summary
 from llmlab.measure.tables import show
 from llmlab.trace import Trace
 
 STANDS_STILL = 0.5  # percent: less than that is no gain
-PERCENTILE = 95.0  # of TTFT, TPOT and E2E against their limits; gaps bring their own
-
-
-@dataclass(frozen=True)
-class Check:
-    """One limit of one class: what was measured in both runs (ms), and whether it held."""
-
-    class_name: str
-    figure: str
-    limit: float
-    baseline: float | None
-    trial: float | None
-
-    @property
-    def baseline_holds(self) -> bool:
-        return self.baseline is None or self.baseline <= self.limit
-
-    @property
-    def trial_holds(self) -> bool:
-        """Equality holds; a figure that does not apply (no second token) holds."""
-        return self.trial is None or self.trial <= self.limit
 
 
 @dataclass(frozen=True)
@@ -145,7 +125,7 @@ def compare(
     if reasons:
         verdict = "No verdict: the runs did not answer the same question."
         return Comparison(names, old, new, reasons, verdict=verdict, changes=changes)
-    checks = _checks(old, new)
+    checks = check_limits(old, new)
     gain = _gain(old.all.rates.output_tok_s, new.all.rates.output_tok_s)
     goodput_gain = _gain(old.all.rates.goodput_req_s, new.all.rates.goodput_req_s)
     moved = _moved(gain, goodput_gain)
@@ -178,40 +158,6 @@ def _moved(gain: float | None, goodput_gain: float | None) -> tuple[float | None
 def _percent(change: float | None) -> str:
     """+12.2 %, never -0.0 %."""
     return "–" if change is None else f"{round(change, 1) + 0.0:+.1f} %"
-
-
-def _checks(old: Summary, new: Summary) -> list[Check]:
-    checks = []
-    for name, limits in old.limits.items():
-        if name not in old.classes:
-            continue
-        wanted = (
-            ("TTFT", "ttft", limits.ttft_ms, PERCENTILE),
-            ("gap", "itl", limits.gap_ms, limits.gap_percentile),
-            ("TPOT", "tpot", limits.tpot_ms, PERCENTILE),
-            ("E2E", "e2e", limits.e2el_ms, PERCENTILE),
-        )
-        for label, figure, limit, p in wanted:
-            if limit is not None:
-                values = [_figure(summary, name, figure, p) for summary in (old, new)]
-                checks.append(Check(name, f"{label} p{p:g}", limit, *values))
-    return checks
-
-
-def _figure(summary: Summary, class_name: str, figure: str, p: float) -> float | None:
-    """A percentile over the completed requests of a class, times from the intended send."""
-    samples: list[float] = []
-    for m in summary.requests:
-        if m.class_name != class_name or m.outcome != "completed":
-            continue
-        value = getattr(m, figure)
-        if figure == "itl":
-            samples += m.event_gaps if value is None else value
-        else:
-            scheduled = getattr(m, f"{figure}_from_schedule", None)
-            value = value if scheduled is None else scheduled
-            samples += [] if value is None else [value]
-    return percentile(samples, p)
 
 
 def _class_rows(
