@@ -50,6 +50,8 @@ def test_the_block_map_fills_shares_and_frees(jupyter, notebook):
     press(page, "add", "B waits")
     press(page, "step", "found in the cache")
     wait_signs(page, "s.filter(t => t === 'A+B').length === 2")
+    page.set_viewport_size({"width": 768, "height": 1000})
+    notebook.shot("03_shared_768", PANEL)
     press(page, "add", "C waits")
     press(page, "abort", "A aborted")
     wait_signs(page, "s.includes('◇') && !s.includes('A')")

@@ -17,9 +17,9 @@ from llmlab.viz.palette import DECODE, PREFILL, QUEUE, QUIET, READY, layout
 COLOURS = (PREFILL, DECODE, READY, QUEUE)
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 FREE, CACHED, HELD, SHARED = "free", "free, findable", "held", "shared"
-COLUMNS = 12
+COLUMNS = 8
 ROW_PX = 54
-LEGEND = "letter: who holds it · A+B: shared · ◇ free, content can still be found · dot: free"
+LEGEND = "letter: who holds it · A+B: shared<br>◇ free, can still be found · dot: free"
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,11 @@ def block_map(shot: Snapshot) -> Any:
     import plotly.graph_objects as go
 
     figure = go.Figure(layout=layout("KV blocks", 240, barmode="overlay", showlegend=False))
-    figure.add_bar(name="block", orientation="h", marker={"color": "rgba(122,122,122,0.13)"})
+    figure.add_bar(
+        name="block",
+        orientation="h",
+        marker={"color": "rgba(122,122,122,0.13)", "line": {"width": 0}},
+    )
     figure.add_bar(name="written", orientation="h", hoverinfo="skip")
     figure.add_scatter(name="sign", mode="text", hoverinfo="skip")
     figure.update_xaxes(visible=True, showgrid=False, zeroline=False, showticklabels=False)
@@ -164,11 +168,11 @@ def update_block_map(figure: Any, shot: Snapshot) -> None:
         x=[column + 0.45 for _, column in places],
         y=[row - 0.12 for row, _ in places],
         text=[_bold(label(block, letters)) for block in shot.blocks],
-        textfont={"size": 15, "color": ink},
+        textfont={"size": [15 if len(b.holders) < 2 else 13 for b in shot.blocks], "color": ink},
     )
     rows = -(-len(places) // COLUMNS)
     figure.layout.title.text = f"KV blocks, {shot.block_size} tokens each"
-    figure.layout.height = 110 + ROW_PX * rows
+    figure.layout.height = 126 + ROW_PX * rows
     figure.layout.yaxis.update(
         range=[rows - 0.5, -0.5],
         tickvals=list(range(rows)),

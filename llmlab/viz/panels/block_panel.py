@@ -150,11 +150,13 @@ class BlockPanel:
         made = []
         for (text, name, style), act in acts.items():
             made.append(button(text, name, style))
+            made[-1].layout.width = "112px"
             made[-1].on_click(guarded(self._fail, act))
         return made
 
     def _abort_button(self) -> Any:
         self.halt = button("Abort", "block-abort")
+        self.halt.layout.width = "90px"
         self.halt.on_click(guarded(self._fail, lambda _: self.abort(str(self.who.value))))
         return self.halt
 
