@@ -37,15 +37,18 @@ class Shown:
 
 
 def table_html(caption: str, head: list[str], rows: list[list[str]]) -> str:
-    """An accessible table: caption, column heads with scope, every cell escaped."""
+    """An accessible table: caption, column heads with scope, every cell escaped.
+
+    On a narrow page it scrolls sideways in its own box, so that no column is cut off.
+    """
     heads = "".join(f'<th scope="col" style="text-align:left">{escape(h)}</th>' for h in head)
     body = "".join(
         "<tr>" + "".join(f'<td style="text-align:left">{escape(c)}</td>' for c in row) + "</tr>"
         for row in rows
     )
     return (
-        f'<table><caption style="text-align:left">{escape(caption)}</caption>'
-        f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+        f'<div style="overflow-x:auto"><table><caption style="text-align:left">{escape(caption)}'
+        f"</caption><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 

@@ -32,6 +32,8 @@ def update_gantt(figure: Any, trace: Trace, budget: int | None = None) -> None:
     middle = [((s.t_start + s.t_end) / 2 - origin) / 1e6 for s in steps]
     width = [(s.t_end - s.t_start) / 1e6 for s in steps]
     notes = [_note(s) for s in steps]
+    # Equal neighbours need a hairline between them, as long as it does not hide the bars.
+    edge = {"width": 1 if len(steps) <= 120 else 0, "color": "rgba(255,255,255,0.7)"}
     for bar, tokens in zip(
         figure.data,
         ([s.decode_tokens for s in steps], [s.prefill_tokens for s in steps]),
@@ -43,6 +45,7 @@ def update_gantt(figure: Any, trace: Trace, budget: int | None = None) -> None:
             width=width,
             customdata=notes,
             hovertemplate="%{customdata}<extra></extra>",
+            marker={"line": edge},
         )
     cut = f", last {MOST_STEPS}" if len(trace.steps) > MOST_STEPS else ""
     note = " · simulated" if trace.simulated else ""
