@@ -49,7 +49,8 @@ def run_tests(folder: Path) -> tuple[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         "HYPOTHESIS_STORAGE_DIRECTORY": str(folder),
     }
-    env["LLMLAB_WORKLOADS"] = "200"
+    # Plugins of other tests cost more than these tests do.
+    env |= {"LLMLAB_WORKLOADS": "200", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     env.pop("PYTHONPATH", None)
     try:
         done = subprocess.run(
