@@ -60,7 +60,9 @@ def itl_strip(
 
 def update_strip(figure: Any, trace: Trace, limit_ms: float | None = None) -> None:
     """Redraw in place: the dots, a dashed p99 for each class, the limit as a thin line."""
-    found, lines, labels = gaps_by_class(trace), [], []
+    found = gaps_by_class(trace)
+    lines: list[dict[str, Any]] = []
+    labels: list[dict[str, Any]] = []
     for dots in figure.data:
         pairs = found.get(dots.meta, [])
         kept = _thinned(pairs)
