@@ -60,7 +60,7 @@ mutants: setup-test  ## break the scheduler on purpose: each mutant must be caug
 	$(BIN)/python tests/mutants/run.py
 
 soak: setup-test  ## 100,000 random workloads
-	LLMLAB_WORKLOADS=100000 $(BIN)/python -m pytest -n $(JOBS) tests/sched/test_workloads.py
+	$(BIN)/python -m tests.sched.workloads 100000
 
 build-labs: setup  ## labs/source/*.py -> labs/ and solutions/
 	$(BIN)/llmlab labs --build

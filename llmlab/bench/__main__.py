@@ -6,6 +6,7 @@ Only the standard library here, so that `gpu` runs on a machine with little else
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 BENCHES = {
@@ -39,7 +40,12 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     module = importlib.import_module(f"llmlab.bench.{name}")
     try:
-        return int(module.main(rest) or 0)
+        status = int(module.main(rest) or 0)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # `| head` has seen enough; nothing more can be written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
