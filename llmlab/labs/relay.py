@@ -27,13 +27,19 @@ def far_away(base_url: str, rtt_ms: float) -> Iterator[str]:
         with contextlib.suppress(asyncio.CancelledError):  # the relay is closing
             await asyncio.gather(*(_pass_on(*way, rtt_ms / 2000) for way in ways))
 
-    server = loop.run_until_complete(asyncio.start_server(one, "127.0.0.1", 0))
+    async def start() -> asyncio.Server:
+        return await asyncio.start_server(one, "127.0.0.1", 0)
+
+    # In a thread from the start: a notebook's own thread already runs a loop.
     thread = threading.Thread(target=loop.run_forever, name="relay", daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        server = asyncio.run_coroutine_threadsafe(start(), loop).result(10)
+        try:
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        finally:
+            asyncio.run_coroutine_threadsafe(_close(server), loop).result(10)
     finally:
-        asyncio.run_coroutine_threadsafe(_close(server), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
         loop.close()

@@ -50,6 +50,14 @@ def test_a_distance_adds_one_round_trip_to_ttft_and_none_to_the_steps(near):
     assert abs(there["tpot"].p50 - here["tpot"].p50) < 60
 
 
+def test_it_all_works_in_a_notebook_whose_thread_runs_a_loop(near):
+    async def cell() -> int:
+        with far_away(near, 1) as url:
+            return len(measure(api_of(near), closed(), via=url).requests)
+
+    assert asyncio.run(cell()) == 2
+
+
 def test_the_relay_refuses_a_distance_that_is_none(near):
     with pytest.raises(ValueError, match="rtt_ms"), far_away(near, -1):
         pass
