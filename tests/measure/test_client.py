@@ -338,8 +338,9 @@ def test_a_run_cut_off_while_a_client_waits_for_a_place_never_sent_it():
     calls = [Call(f"r{i}", "hi", 1, t_sched_ns=0) for i in range(2)] + [
         Call("late", "hi", 1, t_sched_ns=10**12)
     ]
-    with stub_server(stream(*[frame(token("a"))] * 9, DONE, gap=0.1)) as stub:
-        client = run(stub.url, calls, max_concurrency=1, duration_s=0.2, drain=False)
+    # Long enough for the first to be sent on a busy machine, and shorter than its stream.
+    with stub_server(stream(*[frame(token("a"))] * 9, DONE, gap=0.4)) as stub:
+        client = run(stub.url, calls, max_concurrency=1, duration_s=1.2, drain=False)
     assert len(stub.requests) == 1
     assert client.trace.requests["r1"].outcome == "cancelled_before_send"
     assert summarize(client.trace).all.counts.cancelled_before_send == 1
