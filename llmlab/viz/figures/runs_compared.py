@@ -28,7 +28,11 @@ def runs_compared() -> Any:
     import plotly.graph_objects as go
 
     figure = go.Figure(layout=layout("", 240, barmode="stack"))
-    figure.update_layout(legend={"traceorder": "normal", "y": 1.0, "yanchor": "bottom"})
+    # Under the axis title: above, it would run into the figure's title on a narrow page.
+    figure.update_layout(
+        legend={"traceorder": "normal", "y": 0, "yref": "container", "yanchor": "bottom"},
+        margin={"l": 10, "r": 16, "t": 48, "b": 80},
+    )
     for name, colour in (("until the first token (TTFT)", PREFILL), ("the rest streams", DECODE)):
         figure.add_bar(orientation="h", name=name, marker={"color": colour})
     figure.update_layout(xaxis_title_text="ms since the request was sent")
@@ -57,7 +61,7 @@ def update_runs(figure: Any, runs: list[Run]) -> None:
         )
     title = "Which part did the change move?" if runs else "Move a knob: the runs line up here"
     figure.layout.title.text = title
-    figure.layout.height = 170 + 34 * max(2, len(runs))
+    figure.layout.height = 200 + 34 * max(2, len(runs))
     figure.layout.yaxis = {
         "autorange": "reversed",
         "type": "category",

@@ -50,7 +50,9 @@ def parts_figure(rows: Sequence[Parts]) -> Any:
     import plotly.graph_objects as go
 
     figure = go.Figure(layout=layout("", 240, barmode="stack"))
-    figure.update_layout(legend={"traceorder": "normal", "y": 1.0, "yanchor": "bottom"})
+    figure.update_layout(
+        legend={"traceorder": "normal", "yref": "container", "y": 0, "yanchor": "bottom"}
+    )
     for _, name, colour in SHOWN:
         figure.add_bar(orientation="h", name=name, marker={"color": colour})
     figure.update_layout(xaxis_title_text="ms of the client's TTFT")
@@ -67,8 +69,8 @@ def update_parts(figure: Any, rows: Sequence[Parts]) -> None:
             hovertemplate="%{y}<br>%{x:.1f} ms<extra>%{fullData.name}</extra>",
         )
     figure.layout.title.text = "Where the client's TTFT went" if rows else "No request yet"
-    figure.layout.height = 190 + 26 * max(2, len(rows))
-    figure.layout.margin.t = 84
+    figure.layout.height = 220 + 26 * max(2, len(rows))
+    figure.layout.margin.b = 140  # below the axis: on a narrow page the legend takes four lines
     figure.layout.yaxis = {"autorange": "reversed", "type": "category", "automargin": True}
 
 
