@@ -174,7 +174,11 @@ def to_bytes(notebook: dict[str, Any]) -> bytes:
 
 def build(path: Path) -> tuple[bytes, bytes]:
     """The lab and the solution of a source file, as bytes."""
-    source = parse_file(path)
+    return build_source(parse_file(path))
+
+
+def build_source(source: Source) -> tuple[bytes, bytes]:
+    """The lab and the solution of a parsed source, as bytes."""
     return to_bytes(source.notebook("lab")), to_bytes(source.notebook("solution"))
 
 

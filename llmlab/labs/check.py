@@ -12,9 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from llmlab.labs.build import KERNELSPEC, Source, SourceError, build, parse_file
+from llmlab.check.audit import curriculum
+from llmlab.labs.build import KERNELSPEC, Source, SourceError, build_source, parse_file
 
 SIZE_LIMIT = 300_000
 IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)]+)\)")
@@ -96,27 +95,6 @@ def _cell_faults(path: Path, notebook: dict[str, Any], root: Path) -> Iterable[s
                 yield f"{path.name}: dead link {target}"
 
 
-def curriculum_ids(root: Path) -> set[str]:
-    """Every id of `data/curriculum.yaml`."""
-    entries = yaml.safe_load((root / "data" / "curriculum.yaml").read_text(encoding="utf-8"))
-    found: set[str] = set()
-
-    def walk(node: Any) -> None:
-        if isinstance(node, dict):
-            for key, value in node.items():
-                if isinstance(key, str) and re.fullmatch(r"[ABC]\d+", key):
-                    found.add(key)
-                walk(value)
-        elif isinstance(node, list):
-            for value in node:
-                walk(value)
-        elif isinstance(node, str) and re.fullmatch(r"[ABC]\d+", node):
-            found.add(node)
-
-    walk(entries)
-    return found
-
-
 def check_labs(root: Path) -> dict[str, Any]:
     """Everything `llmlab labs --check` says: keys labs, uncovered, leaks, out_of_sync, faults."""
     result: dict[str, Any] = {"labs": [], "uncovered": [], "leaks": [], "out_of_sync": []}
@@ -126,7 +104,7 @@ def check_labs(root: Path) -> dict[str, Any]:
     for path in sources:
         try:
             source = parse_file(path)
-            built = build(path)
+            built = build_source(source)
         except SourceError as error:
             faults.append(str(error))
             continue
@@ -146,7 +124,7 @@ def check_labs(root: Path) -> dict[str, Any]:
             if stray.stem not in names:
                 result["out_of_sync"].append(f"{folder}/{stray.name} has no source")
     covered |= items_cover()
-    result["uncovered"] = sorted(curriculum_ids(root) - covered, key=_by_number)
+    result["uncovered"] = [name for name in curriculum() if name not in covered]
     result["faults"] = faults
     return result
 
@@ -157,7 +135,3 @@ def items_cover() -> set[str]:
 
     every = [*items().values(), *questions().values()]
     return {covered for entry in every for covered in entry.covers}
-
-
-def _by_number(identifier: str) -> tuple[str, int]:
-    return identifier[0], int(identifier[1:])

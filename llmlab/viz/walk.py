@@ -39,8 +39,7 @@ class Measured:
 
     @property
     def point(self) -> Point:
-        rate = self.achieved.flops / self.achieved.seconds
-        return Point(self.label, self.phase, self.achieved.intensity, rate)
+        return Point.of(self.label, self.phase, self.achieved)
 
 
 def decode_walk(

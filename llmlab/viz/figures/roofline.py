@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from llmlab.perf.hardware import Hardware
-from llmlab.perf.roofline import attainable_flops
+from llmlab.perf.roofline import Utilization, attainable_flops
 from llmlab.viz.palette import DECODE, PREFILL, QUIET, READY, layout
 
 STYLE = {
@@ -27,6 +27,11 @@ class Point:
     phase: str
     intensity: float
     flops_per_s: float
+
+    @classmethod
+    def of(cls, label: str, phase: str, achieved: Utilization) -> Point:
+        """Where a step of this utilization lies."""
+        return cls(label, phase, achieved.intensity, achieved.flops / achieved.seconds)
 
 
 def roofline(hardware: Hardware, dtype: str, points: Sequence[Point], simulated: bool) -> Any:

@@ -27,8 +27,7 @@ class Place:
 
     @property
     def point(self) -> Point:
-        rate = self.achieved.flops / self.achieved.seconds
-        return Point(self.label, self.phase, self.achieved.intensity, rate)
+        return Point.of(self.label, self.phase, self.achieved)
 
     def row(self) -> list[str]:
         a = self.achieved
