@@ -33,6 +33,8 @@ FINISH_REASONS = ("stop", "length", "abort")
 class BaseScheduler(Scheduler):
     """Everything but the policy. vocab_size: if known, token ids outside it are refused."""
 
+    takes_placeholders = True
+
     def __init__(self, config: EngineConfig, *, vocab_size: int | None = None) -> None:
         if vocab_size is not None:
             require_int(type(self).__name__, "vocab_size", vocab_size, 1)
@@ -218,14 +220,9 @@ class BaseScheduler(Scheduler):
 
     def _stops(self, request: Request, token: int) -> bool:
         """Does this token end it? Sets the reason. Under min_tokens nothing does."""
-        params = request.params
-        if len(request.output_token_ids) < params.min_tokens:
+        if len(request.output_token_ids) < request.params.min_tokens:
             return False
-        if token in request.stop_ids:
-            request.finish_reason = "stop"
-            if params.ignore_eos or token != request.eos_token_id:
-                request.stop_reason = token
-        elif len(request.output_token_ids) >= request.max_tokens:
+        if not request.stops_at(token) and len(request.output_token_ids) >= request.max_tokens:
             request.finish_reason = "length"
         return request.finish_reason is not None
 
@@ -265,6 +262,9 @@ class BaseScheduler(Scheduler):
         request.finish_reason, request.stop_reason = reason, stop_reason
         self._ended_since_plan = True
         return True
+
+    def reset_prefix_cache(self) -> None:
+        self.blocks.reset_cache()
 
     def _leave(self, request: Request) -> None:
         """Out of the running lists, blocks free."""

@@ -44,9 +44,15 @@ class StepPlan:
 
 
 class Scheduler(ABC):
-    """Common ground of the policies; a learner's own scheduler subclasses this."""
+    """Common ground of the policies; a learner's own scheduler subclasses this.
+
+    takes_placeholders: whether `commit` may be told -1 for a token that is still on its way from
+    the device. It appends it like any other; the engine puts the token in its place before the
+    next commit, and calls `finish` if that token ends the request.
+    """
 
     config: EngineConfig
+    takes_placeholders: bool = False
 
     @abstractmethod
     def add(self, request: Request) -> None:
@@ -70,6 +76,9 @@ class Scheduler(ABC):
     def abort(self, request_id: str) -> bool:
         """Cancel in any state; unknown or ended ids are no error. True if something ended."""
         return self.finish(request_id, "abort")
+
+    def reset_prefix_cache(self) -> None:  # noqa: B027  nothing to do without a cache
+        """Forget which blocks can be found by their content; blocks in use stay in use."""
 
     @property
     @abstractmethod

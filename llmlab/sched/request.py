@@ -139,6 +139,16 @@ class Request:
         """True if the next step only needs the one token that was just sampled."""
         return bool(self.output_token_ids) and self.num_missing_tokens == 1
 
+    def stops_at(self, token: int) -> bool:
+        """Does its latest output token, `token`, end it as a stop? Sets the reason if so."""
+        if token not in self.stop_ids or len(self.output_token_ids) < self.params.min_tokens:
+            return False
+        self.finish_reason = "stop"
+        # The end-of-sequence token is no reason of its own, unless it was asked for by id.
+        unsaid = token == self.eos_token_id and not self.params.ignore_eos
+        self.stop_reason = None if unsaid else token
+        return True
+
     @property
     def finished(self) -> bool:
         return self.status is RequestStatus.FINISHED
