@@ -71,6 +71,7 @@ class StepRecord:
 
     scheduled: (request_id, n tokens, num_computed_tokens before, decodes?) per request.
     utilization: optional achieved figures by part (see perf.roofline), as plain numbers.
+    worker: which engine took it, where a run has several ("prefill 0", "decode 0"); else "".
     """
 
     index: int
@@ -83,6 +84,7 @@ class StepRecord:
     num_waiting: int = 0
     cache_hit_tokens: int = 0
     utilization: dict[str, float] | None = None
+    worker: str = ""
 
     @property
     def decode_tokens(self) -> int:

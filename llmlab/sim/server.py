@@ -44,10 +44,15 @@ class _Run:
     ends: NDArray[np.int64]  # [steps], when each step ends
 
 
+class NothingPlanned(RuntimeError):
+    """A scheduler that has work gave nobody a token."""
+
+
 @dataclass(slots=True)
 class _Step:
     """One planned step under way."""
 
+    start: int
     plan: StepPlan
     sampled: list[Request]
     record: StepRecord | None
@@ -58,6 +63,7 @@ class Server:
 
     record_steps=False leaves the step records out (the requests' stamps stay exact).
     leap=False takes every step on its own; the result is the same, only slower.
+    worker: its name in the step records, where there are several.
     """
 
     def __init__(
@@ -67,11 +73,13 @@ class Server:
         clock: Clock,
         record_steps: bool = True,
         leap: bool = True,
+        worker: str = "",
     ) -> None:
         self.world = world
         self.scheduler = scheduler
         self.clock = clock
         self.record_steps = record_steps
+        self.worker = worker
         self.leap = leap and hasattr(scheduler, "steps_until_change")
         self.busy_until: int | None = None  # end of what is under way; None: idle
         self._doing: _Step | _Run | None = None
@@ -110,12 +118,13 @@ class Server:
 
     def _begin_step(self, start: int) -> int:
         plan = self.scheduler.plan()
-        if not plan.scheduled:
-            raise RuntimeError("the scheduler has work but planned nothing: it can never go on")
-        self._last_step = self.clock.step_ns(plan_shape(plan))
         self._mark_scheduled(plan, start)
+        if not plan.scheduled:
+            raise NothingPlanned("the scheduler has work but planned nothing: it can never go on")
+        self._last_step = self.clock.step_ns(plan_shape(plan))
         record = self._step_record(plan, start) if self.record_steps else None
-        self._doing, self.busy_until = _Step(plan, plan.sampled, record), start + self._last_step
+        self._doing = _Step(start, plan, plan.sampled, record)
+        self.busy_until = start + self._last_step
         return self.busy_until
 
     def _mark_scheduled(self, plan: StepPlan, start: int) -> None:
@@ -140,12 +149,14 @@ class Server:
             ],
             preempted=[r.request_id for r in plan.preempted],
             cache_hit_tokens=plan.cache_hit_tokens,
+            worker=self.worker,
         )
         self.world.trace.steps.append(step)
         return step
 
     def _end_step(self, step: _Step) -> None:
         """Commit. Clients that left during the step get nothing from it."""
+        self.world.computed(self, step.plan, step.start)
         finished = self.scheduler.commit(step.plan, [0] * len(step.sampled))
         if step.record is not None:
             step.record.blocks_used = self.scheduler.num_blocks_used
@@ -223,6 +234,7 @@ class Server:
                     blocks_used=blocks,
                     num_running=len(names),
                     num_waiting=waiting,
+                    worker=self.worker,
                 )
             )
             start = t

@@ -13,12 +13,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from llmlab.sched.plan import StepPlan
 from llmlab.sched.request import Request, SamplingParams
 from llmlab.sim.load import Arrival, as_load
 from llmlab.sim.step_time import NS, Constants
 from llmlab.trace import RequestRecord, TokenEvent, Trace
+
+if TYPE_CHECKING:
+    from llmlab.sim.server import Server
 
 CLIENT_LEFT, RUN_ENDED = "client_left", "run_ended"
 Act = Callable[[int, Any], None]
@@ -166,6 +170,9 @@ class World(ABC):
             self._leave(t, (live, t, RUN_ENDED))
 
     # -- what the servers report -------------------------------------------------------------
+
+    def computed(self, server: Server, plan: StepPlan, start: int) -> None:
+        """A step that began at `start` is over now; its plan is not committed yet."""
 
     def emit(self, requests: Iterable[Request], events: list[TokenEvent]) -> None:
         """Give each live request these events; requests of one step share the event objects."""
