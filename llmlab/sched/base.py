@@ -127,14 +127,19 @@ class BaseScheduler(Scheduler):
 
     def _admit_waiting(self, step: StepPlan) -> None:
         """Let waiting requests begin, in order: nobody overtakes a head that finds no room."""
-        while self._may_admit(step.budget):
-            request = self.waiting.head
-            hits = self.blocks.lookup(request)
-            cached = len(hits) * self.config.block_size
-            n = self._chunk(request.num_tokens - cached, step.budget)
-            if n == 0 or not self._admit(step, hits, cached + n):
-                break
-            self._give(step, request, n)
+        while self._may_admit(step.budget) and self._admit_head(step):
+            pass
+
+    def _admit_head(self, step: StepPlan) -> bool:
+        """Let the head of the queue run its first chunk. False: no room, it stays the head."""
+        request = self.waiting.head
+        hits = self.blocks.lookup(request)
+        cached = len(hits) * self.config.block_size
+        n = self._chunk(request.num_tokens - cached, step.budget)
+        if n == 0 or not self._admit(step, hits, cached + n):
+            return False
+        self._give(step, request, n)
+        return True
 
     def _may_admit(self, budget: int) -> bool:
         return len(self.waiting) > 0 and self.num_running < self.config.max_num_seqs and budget > 0

@@ -35,6 +35,7 @@ class BlockManager:
         self._refs = [0] * num_blocks
         self._block_of: dict[bytes, int] = {}  # key -> the block that holds this content
         self._key_of: list[bytes | None] = [None] * num_blocks
+        self._held: dict[str, list[int]] = {}  # on the move to or from another worker's pool
 
     @property
     def num_free(self) -> int:
@@ -96,6 +97,35 @@ class BlockManager:
                 self._free[block] = None
         request.block_ids = []
 
+    def hold(self, name: str, blocks: Sequence[int]) -> None:
+        """Keep blocks that a table holds from everybody else, even after that table is freed.
+
+        For blocks whose content is on its way to or from another worker. ValueError if `name`
+        holds some already or if nobody holds one of the blocks: its content may be gone.
+        """
+        if name in self._held:
+            raise ValueError(f"name = {name!r}: holds blocks already")
+        idle = [block for block in blocks if self._refs[block] == 0]
+        if idle:
+            raise ValueError(f"blocks = {idle}: must be in a table")
+        self._held[name] = list(blocks)
+        for block in self._held[name]:
+            self._refs[block] = self._refs[block] + 1
+
+    def release(self, name: str) -> bool:
+        """End a hold. A name that holds nothing, say one released before, is no error: False."""
+        blocks = self._held.pop(name, None)
+        for block in reversed(blocks or ()):
+            self._refs[block] -= 1
+            if not self._refs[block]:
+                self._free[block] = None
+        return blocks is not None
+
+    @property
+    def num_holds(self) -> int:
+        """Names that hold blocks now."""
+        return len(self._held)
+
     def _take(self) -> int:
         """The least recently used free block; what it held can no longer be found."""
         block, _ = self._free.popitem(last=False)
@@ -156,9 +186,9 @@ class BlockManager:
     # ------------------------------------------------------------ checking
 
     def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
-        """Raise RuntimeError unless `tables`, all of the live ones, explain every block."""
+        """Raise RuntimeError unless `tables` (all live ones) and holds explain all blocks."""
         held: Counter[int] = Counter()
-        for table in tables:
+        for table in (*tables, *self._held.values()):
             if len(set(table)) != len(table):
                 raise RuntimeError(f"a block twice in one table: {list(table)}")
             held.update(table)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from llmlab.sched.request import RequestStatus
+from llmlab.sched.request import Request, RequestStatus
 
 if TYPE_CHECKING:
     from llmlab.sched.base import BaseScheduler
 
 
-def check(scheduler: BaseScheduler) -> None:
-    """Raise RuntimeError with the first law that is broken."""
-    decoding, prefilling = scheduler.decoding, scheduler.prefilling
+def check(scheduler: BaseScheduler, arriving: Iterable[Request] = ()) -> None:
+    """Raise RuntimeError with the first law that is broken.
+
+    arriving: requests that hold blocks which another worker fills, see `remote_prefill`.
+    """
+    decoding, prefilling, coming = scheduler.decoding, scheduler.prefilling, list(arriving)
     running, waiting = [*decoding, *prefilling], list(scheduler.waiting)
-    scheduler.blocks.check_integrity(r.block_ids for r in running)
-    _law(len(running) <= scheduler.config.max_num_seqs, "more running than max_num_seqs")
-    listed = {r.request_id: r for r in (*running, *waiting)}
-    _law(len(listed) == len(running) + len(waiting), "a request in two lists")
+    scheduler.blocks.check_integrity(r.block_ids for r in (*running, *coming))
+    seats = scheduler.config.max_num_seqs - len(coming)
+    _law(len(running) <= seats, "more running than max_num_seqs")
+    listed = {r.request_id: r for r in (*running, *waiting, *coming)}
+    _law(len(listed) == len(running) + len(waiting) + len(coming), "a request in two lists")
     _law(listed == scheduler._alive, "the lists and the live requests differ")
     for request in running:
         name, slots = request.request_id, len(request.block_ids) * scheduler.config.block_size
@@ -27,6 +32,11 @@ def check(scheduler: BaseScheduler) -> None:
     for request in waiting:
         idle = not request.block_ids and request.num_computed_tokens == 0
         _law(idle and not request.finished, f"{request.request_id} waits but holds something")
+    for request in coming:
+        idle = request.num_computed_tokens == 0 and not request.output_token_ids
+        _law(idle and not request.finished, f"{request.request_id} arrives but has run")
+        need = scheduler.blocks.blocks_for(request.num_prompt_tokens)
+        _law(len(request.block_ids) == need, f"{request.request_id} arrives without its blocks")
     for group, decodes in ((decoding, True), (prefilling, False)):
         _law(all(r.decodes == decodes for r in group), "a running request in the wrong list")
         order = [r.admission for r in group]
