@@ -23,6 +23,7 @@ FLOORS = {
     "config": 0,
     "trace": 0,
     "chrome_trace": 1,
+    "executor": 1,
     "kernels": 1,
     "check": 1,
     "sched": 2,
@@ -31,12 +32,25 @@ FLOORS = {
     "measure": 3,
     "sim": 4,
     "serve": 5,
+    "sweep": 5,
     "viz": 6,
     "labs": 7,
     "bench": 8,
     "cli": 9,
 }
-NO_TORCH = ["config", "trace", "data", "sched", "perf", "sim", "measure", "check", "cli"]
+NO_TORCH = [
+    "config",
+    "trace",
+    "data",
+    "sched",
+    "perf",
+    "sim",
+    "measure",
+    "check",
+    "executor",
+    "sweep",
+    "cli",
+]
 MAY_IMPORT_TORCH = {"perf/calibrate.py"}
 # Calibration fits the simulator's constants on real engine steps, so it must run the engine.
 ALLOWED_BESIDE = {("perf/calibrate.py", "engine")}
