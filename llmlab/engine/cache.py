@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
+import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -124,9 +124,12 @@ def _build(
         tensors[name] = tensor.to(dtype).contiguous() if tensor.dim() > 1 else tensor.clone()
         if progress:
             progress(done, len(source.names), "unpacking weights (first time only)")
-    beside = Path(tempfile.mkdtemp(prefix=f".{entry.name}.", dir=entry.parent))
+    # One cache may serve a whole class: the umask says who may read, not mkdtemp and save_file.
+    beside = entry.parent / f".{entry.name}.{uuid.uuid4().hex}"
+    beside.mkdir()
     try:
         save_file(tensors, str(beside / WEIGHTS))
+        (beside / WEIGHTS).chmod(beside.stat().st_mode & 0o666)
         tensors.clear()
         (beside / TOKENIZER).write_text(tokenizer.backend.to_str(), encoding="utf-8")
         manifest = {

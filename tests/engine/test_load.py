@@ -143,6 +143,19 @@ def test_a_cache_that_cannot_be_written_costs_a_warning_not_the_load(cache, monk
     assert source.get("lm_head.weight").shape == (259, 64)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="modes are another thing there")
+def test_an_entry_may_be_read_by_whom_the_umask_allows(cache):
+    """One cache serves a class: a teacher fills it, the other accounts read."""
+    before = os.umask(0o022)
+    try:
+        cached_source("m", SHA, torch.float16, bpe_source)
+    finally:
+        os.umask(before)
+    entry = entry_of(cache)
+    assert entry.stat().st_mode & 0o777 == 0o755
+    assert all(file.stat().st_mode & 0o777 == 0o644 for file in entry.iterdir())
+
+
 def _load(barrier, results):
     barrier.wait()
     opened: list[int] = []
