@@ -8,7 +8,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -20,7 +20,7 @@ err = Console(stderr=True)
 
 EXAMPLES = (
     "Examples:  llmlab labs --open   ·   llmlab labs --reset 01_two_phases   ·   "
-    "llmlab labs --check --json"
+    "llmlab labs --check --json   ·   llmlab labs --time 03"
 )
 # Loopback only, no extension market, no question about news: the lab needs nothing from outside.
 JUPYTER = ("--ServerApp.ip=127.0.0.1", "--LabApp.extension_manager=readonly")
@@ -53,6 +53,10 @@ def labs(
     ] = None,
     build: Annotated[bool, typer.Option("--build", help="Build labs and solutions.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Check the series; 1 on faults.")] = False,
+    time_: Annotated[
+        str | None,
+        typer.Option("--time", metavar="NAME", help="Run a solution, or `all`, and keep its time."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
 ) -> None:
     """Copy the labs into work/ (never overwriting), and list them."""
@@ -60,6 +64,8 @@ def labs(
         _build()
     elif check:
         _check(as_json)
+    elif time_:
+        _time(time_, as_json)
     elif release:
         _release(release)
     elif reset:
@@ -179,3 +185,40 @@ def _release(target: Path) -> None:
             info.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(info, lab.read_bytes())
     out.print(f"packed {len(shipped())} labs into {target}", soft_wrap=True)
+
+
+def _time(name: str, as_json: bool) -> None:
+    """Time one solution or all; kept in data/results/labs.json and solutions/README.md."""
+    from llmlab.labs import timing
+
+    root = _root()
+    solutions = sorted((root / "solutions").glob("[0-9]*.ipynb"))
+    wanted = [p for p in solutions if name in ("all", p.stem, p.stem.split("_")[0])]
+    if not wanted:
+        raise _fail(f"no lab {name!r}; there are: all, {', '.join(p.stem for p in solutions)}")
+    kept = root / "data" / "results" / "labs.json"
+    # Small sizes are a trial run: they are shown, and only full ones are kept.
+    fast = bool(os.environ.get("LLMLAB_FAST"))
+    content: dict[str, Any] = {} if fast else timing.read(kept)
+    try:
+        for path in wanted:
+            with err.status(path.stem) as line:
+                measured = timing.time_lab(
+                    path, progress=lambda s, i, of: line.update(f"{s}: cell {i + 1} of {of}")
+                )
+            content = timing.with_times(content, [measured])
+            if not fast:
+                timing.write(kept, content)
+            if not as_json:
+                out.print(f"{path.stem:<24}{measured.seconds:6.1f} s", highlight=False)
+    except RuntimeError as error:
+        err.print(f"error: {error}", soft_wrap=True, markup=False)
+        raise typer.Exit(1) from error
+    if not fast:
+        timing.write_page(root / "solutions" / "README.md", content)
+    if as_json:
+        print(json.dumps(content, indent=1))
+    late = [p.stem for p in wanted if content["labs"][p.stem]["seconds"] > timing.LIMIT_S]
+    if late:
+        err.print(f"over {timing.LIMIT_S:.0f} s: {', '.join(late)}", soft_wrap=True)
+    raise typer.Exit(1 if late else 0)

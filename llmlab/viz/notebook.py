@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from llmlab.viz.live import Throttle
 from llmlab.viz.panels.controls import status_html
+from llmlab.viz.widgets import is_widget, toolkit
 
 Progress = Callable[[int, int, str], None]
 
@@ -14,9 +15,9 @@ Progress = Callable[[int, int, str], None]
 @contextmanager
 def loading_bar(what: str) -> Iterator[Progress]:
     """`with loading_bar("model") as progress:` shows progress(done, total, step) calls."""
-    import ipywidgets as w
     from IPython.display import display
 
+    w = toolkit()
     bar = w.IntProgress(0, min=0, max=100)
     bar.layout.width = "260px"
     bar.add_class("llmlab-progress")
@@ -28,7 +29,10 @@ def loading_bar(what: str) -> Iterator[Progress]:
             bar.value = round(100 * done / total)
             label.value = status_html("busy", f"Loading {what}: {step}, {bar.value} %")
 
-    display(w.HBox([bar, label]))  # type: ignore[no-untyped-call]
+    if is_widget(bar):
+        display(w.HBox([bar, label]))  # type: ignore[no-untyped-call]
+    else:
+        print(f"Loading {what} ...")
     try:
         yield progress
     except BaseException:

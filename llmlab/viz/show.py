@@ -7,29 +7,45 @@ HTML and a plain text form at once.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from html import escape
 from typing import Any
 
+from llmlab.viz.widgets import is_widget, toolkit
+
+WITHOUT_FIGURES = "A live figure needs the package anywidget; the table has the same numbers."
+PLOTLY = "application/vnd.plotly.v1+json"
+VIEW = "application/vnd.jupyter.widget-view+json"
+
 
 class Shown:
-    """What a notebook displays: `widget` (or None), `html()` and `text()`."""
+    """What a notebook displays: `widget` (or None), `html()` and `text()`.
+
+    widget may be a plain plotly figure, where no live one can be made; a panel without widgets
+    gives its figure beside itself. Such a figure goes into the bundle as it is, unmoved.
+    """
 
     def __init__(
-        self, widget: Any | None, html: Callable[[], str], text: Callable[[], str]
+        self,
+        widget: Any | None,
+        html: Callable[[], str],
+        text: Callable[[], str],
+        figure: Any | None = None,
     ) -> None:
         self.widget = widget
+        self.figure = widget if figure is None else figure
         self._html = html
         self._text = text
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         bundle: dict[str, Any] = {"text/plain": self._text(), "text/html": self._html()}
-        if self.widget is not None:
-            view = self.widget._repr_mimebundle_()
-            kind = "application/vnd.jupyter.widget-view+json"
-            if view and kind in view:
-                bundle[kind] = view[kind]
+        view = self.widget._repr_mimebundle_() if self.widget is not None else None
+        if view and VIEW in view:
+            bundle[VIEW] = view[VIEW]
+        elif (as_json := getattr(self.figure, "to_json", None)) is not None:
+            bundle[PLOTLY] = json.loads(as_json())
         return bundle
 
     def __repr__(self) -> str:
@@ -62,17 +78,24 @@ def table_text(caption: str, head: list[str], rows: list[list[str]]) -> str:
     return "\n".join([caption, *lines])
 
 
-def live_figure(figure: Any) -> Any | None:
-    """A FigureWidget that fills its box, or None where anywidget is missing."""
+def live_figure(figure: Any) -> Any:
+    """A FigureWidget that fills its box, or the figure as it is where anywidget is missing."""
     try:
         import plotly.graph_objects as go
 
         widget = go.FigureWidget(figure)
     except ImportError:
-        return None
+        return figure
     widget.update_layout(autosize=True)
     widget._config = {**widget._config, "displayModeBar": False, "responsive": True}
     return widget
+
+
+def boxed(*figures: Any) -> list[Any]:
+    """Live figures as children of a panel; a sentence in place of those that cannot live."""
+    if all(is_widget(figure) for figure in figures):
+        return list(figures)
+    return [toolkit().HTML(f"<p>{WITHOUT_FIGURES}</p>")]
 
 
 def under_test() -> bool:

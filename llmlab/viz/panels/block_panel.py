@@ -18,7 +18,8 @@ from llmlab.viz.figures.block_map import (
     update_block_map,
 )
 from llmlab.viz.panels.controls import Knob, button, guarded, status_html
-from llmlab.viz.show import Shown, live_figure, table_html, table_text
+from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
+from llmlab.viz.widgets import toolkit
 
 MOST_REQUESTS = len(LETTERS)
 
@@ -106,7 +107,7 @@ class BlockPanel:
     # -- widgets ---------------------------------------------------------------------------
 
     def _build(self, num_blocks: int, prefix_caching: bool) -> None:
-        import ipywidgets as w
+        w = toolkit()
 
         self.pool = Knob("Blocks in the pool", num_blocks, 6, 60, 1, "block-pool")
         self.prefix = w.Checkbox(prefix_caching, description="Prefix cache", indent=False)
@@ -177,7 +178,7 @@ class BlockPanel:
         self.table.value = table_html("Block tables", BLOCK_HEAD, block_rows(shot))
         if self.figure is None:
             self.figure = live_figure(block_map(shot))
-            self._slot.children = [self.figure] if self.figure is not None else []
+            self._slot.children = boxed(self.figure)
         else:
             with self.figure.batch_update():
                 update_block_map(self.figure, shot)
@@ -197,4 +198,5 @@ class BlockPanel:
             self.widget,
             lambda: table_html(block_summary(shot), BLOCK_HEAD, block_rows(shot)),
             self.text,
+            self.figure,
         )._repr_mimebundle_(**kwargs)

@@ -15,7 +15,7 @@ from llmlab.viz.figures.itl_strip import STRIP_HEAD, itl_strip, strip_rows, upda
 from llmlab.viz.figures.step_gantt import step_gantt, update_gantt
 from llmlab.viz.live import LiveRun
 from llmlab.viz.panels.controls import Knob, button, guarded, status_html
-from llmlab.viz.show import Shown, live_figure, table_html, table_text
+from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
 from llmlab.viz.trials import (
     CHAT_GAP,
     DOCUMENT_TTFT,
@@ -26,6 +26,7 @@ from llmlab.viz.trials import (
     verdict_head,
     verdict_rows,
 )
+from llmlab.viz.widgets import toolkit
 
 if TYPE_CHECKING:
     from llmlab.engine.model import Model
@@ -61,7 +62,7 @@ class ChunkPanel:
         hardware: str = "h100-sxm",
         real_requests: int = 8,
     ) -> None:
-        import ipywidgets as w
+        w = toolkit()
 
         self.model, self.simulated_model, self.hardware = model, simulated_model, hardware
         self.real_requests = real_requests
@@ -88,7 +89,6 @@ class ChunkPanel:
         near = around_longest_gap(self.trace)
         self.gantt = live_figure(step_gantt(near, self.budget.value))
         self.strip = live_figure(itl_strip(self.trace, self._gap_limit(), CLASSES))
-        figures = [f for f in (self.gantt, self.strip) if f is not None]
         self.widget = w.VBox(
             [
                 self.where,
@@ -99,7 +99,7 @@ class ChunkPanel:
                 w.HBox([self.go, self.halt]),
                 self.status,
                 self.verdicts,
-                *figures,
+                *boxed(self.gantt, self.strip),
                 self.gaps,
             ]
         )
@@ -225,12 +225,11 @@ class ChunkPanel:
         rows = verdict_rows(self.trials, limits)
         self.verdicts.value = table_html(caption, verdict_head(limits), rows)
         self.gaps.value = table_html("The gaps as a table", STRIP_HEAD, strip_rows(trace))
-        if self.gantt is not None and self.strip is not None:
-            budget = size[1] if size[0] == CHUNKED else None
-            with self.gantt.batch_update():
-                update_gantt(self.gantt, around_longest_gap(trace), budget)
-            with self.strip.batch_update():
-                update_strip(self.strip, trace, self._gap_limit())
+        budget = size[1] if size[0] == CHUNKED else None
+        with self.gantt.batch_update():
+            update_gantt(self.gantt, around_longest_gap(trace), budget)
+        with self.strip.batch_update():
+            update_strip(self.strip, trace, self._gap_limit())
         self._say("ok", self.sentence(trial))
 
     def sentence(self, trial: Trial) -> str:
@@ -258,4 +257,5 @@ class ChunkPanel:
             self.widget,
             lambda: table_html(caption, head, rows),
             lambda: table_text(caption, head, rows),
+            self.strip,
         )._repr_mimebundle_(**kwargs)

@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from llmlab.viz.show import under_test
+from llmlab.viz.widgets import toolkit
 
 INK = "var(--jp-ui-font-color1, inherit)"
 GLYPHS = {"info": "○", "busy": "◔", "ok": "✓", "stop": "■", "error": "✗"}
@@ -28,7 +29,7 @@ class Knob:
     """
 
     def __init__(self, label: str, value: int, low: int, high: int, step: int, name: str) -> None:
-        import ipywidgets as w
+        w = toolkit()
 
         style = {"description_width": "150px"}
         self.box = w.BoundedIntText(
@@ -69,7 +70,7 @@ def guarded(show: Callable[[str], None], action: Callable[..., object]) -> Calla
 
 def button(text: str, name: str, style: str = "") -> Any:
     """A button with a class the browser tests can find."""
-    import ipywidgets as w
+    w = toolkit()
 
     made = w.Button(description=text, button_style=style)
     made.add_class(f"llmlab-{name}")

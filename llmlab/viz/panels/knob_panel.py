@@ -16,7 +16,8 @@ from llmlab.viz.figures.runs_compared import (
 )
 from llmlab.viz.live import LiveRun
 from llmlab.viz.panels.controls import Knob, button, guarded, status_html
-from llmlab.viz.show import Shown, live_figure, table_html, table_text
+from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
+from llmlab.viz.widgets import toolkit
 
 if TYPE_CHECKING:
     from llmlab.engine import Engine
@@ -31,7 +32,7 @@ class KnobPanel:
     def __init__(
         self, engine: Engine, prompt_tokens: int = 64, output_tokens: int = 16, most: int = 512
     ) -> None:
-        import ipywidgets as w
+        w = toolkit()
 
         self.engine = engine
         self.live = LiveRun()
@@ -48,17 +49,15 @@ class KnobPanel:
             status_html("info", "Move one knob: a real request of that size runs.")
         )
         self.figure = live_figure(runs_compared())
-        if self.figure is not None:
-            update_runs(self.figure, [])
+        update_runs(self.figure, [])
         self.table = w.HTML("")
-        shown = [self.figure] if self.figure is not None else []
         self.widget = w.VBox(
             [
                 self.prompt.widget,
                 self.output.widget,
                 w.HBox([self.again, self.halt]),
                 self.status,
-                *shown,
+                *boxed(self.figure),
                 self.table,
             ]
         )
@@ -112,9 +111,8 @@ class KnobPanel:
 
     def _draw(self) -> None:
         self.table.value = table_html("The same runs as a table", RUNS_HEAD, runs_rows(self.runs))
-        if self.figure is not None:
-            with self.figure.batch_update():
-                update_runs(self.figure, self.runs)
+        with self.figure.batch_update():
+            update_runs(self.figure, self.runs)
 
     def _say(self, kind: str, text: str) -> None:
         self.status.value = status_html(kind, text)
@@ -128,4 +126,5 @@ class KnobPanel:
             self.widget,
             lambda: table_html(runs_summary(self.runs), RUNS_HEAD, rows),
             lambda: table_text(runs_summary(self.runs), RUNS_HEAD, rows),
+            self.figure,
         )._repr_mimebundle_(**kwargs)

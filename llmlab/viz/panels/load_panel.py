@@ -16,7 +16,8 @@ from llmlab.viz.figures.load_sweep import (
     update_sweep,
 )
 from llmlab.viz.panels.controls import Knob, guarded, status_html
-from llmlab.viz.show import Shown, live_figure, table_html, table_text
+from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
+from llmlab.viz.widgets import toolkit
 
 USERS = (1, 2, 4, 8, 16, 32, 64)
 REQUESTS_PER_USER = 2
@@ -31,7 +32,7 @@ class LoadPanel:
         hardware: str = "h100-sxm",
         users: tuple[int, ...] = USERS,
     ) -> None:
-        import ipywidgets as w
+        w = toolkit()
 
         self.users = users
         self._runs: list[Loaded] = []
@@ -54,14 +55,13 @@ class LoadPanel:
             knob.on_change(guarded(self._fail, self._draw))
         for menu in (self.model, self.device):
             menu.observe(guarded(self._fail, lambda _: self._run()), names="value")
-        shown = [self.figure] if self.figure is not None else []
         self.widget = w.VBox(
             [
                 self.model,
                 self.device,
                 *(k.widget for k in (self.prompt, self.output, self.ttft, self.tpot)),
                 self.status,
-                *shown,
+                *boxed(self.figure),
                 self.table,
             ]
         )
@@ -91,9 +91,8 @@ class LoadPanel:
             "The same as a table (simulated)", SWEEP_HEAD, sweep_rows(self._runs)
         )
         self.status.value = status_html("info", self.sentence())
-        if self.figure is not None:
-            with self.figure.batch_update():
-                update_sweep(self.figure, self._runs, float(self.tpot.value))
+        with self.figure.batch_update():
+            update_sweep(self.figure, self._runs, float(self.tpot.value))
 
     def sentence(self) -> str:
         """The verdict in words, against the panel's two limits."""
@@ -115,4 +114,5 @@ class LoadPanel:
             self.widget,
             lambda: table_html(self.sentence(), SWEEP_HEAD, rows),
             lambda: table_text(self.sentence(), SWEEP_HEAD, rows),
+            self.figure,
         )._repr_mimebundle_(**kwargs)

@@ -20,6 +20,7 @@ from llmlab.check.question import (
     SingleQuestion,
 )
 from llmlab.viz.panels.controls import INK
+from llmlab.viz.widgets import toolkit
 
 TEXT = f"color:{INK};line-height:1.45;max-width:760px;overflow-wrap:anywhere"
 # ipywidgets cuts long labels of radio buttons and checkboxes to one line; here they wrap.
@@ -42,7 +43,7 @@ class Input:
 
 def make_input(question: Question, asked: Asked) -> Input:
     """The input that fits a question."""
-    import ipywidgets as w
+    w = toolkit()
 
     if isinstance(question, ProseQuestion):
         area = w.Textarea(placeholder="your own words", description="Answer")
@@ -63,7 +64,7 @@ def make_input(question: Question, asked: Asked) -> Input:
 
 def _one(asked: Asked) -> Input:
     """Radio buttons and a box for the letter; each follows the other."""
-    import ipywidgets as w
+    w = toolkit()
 
     options = [(f"{letter}  {text}", letter) for letter, text in asked.choices]
     radio = w.RadioButtons(options=options, value=None, description="Options")
@@ -86,7 +87,7 @@ def _one(asked: Asked) -> Input:
 
 
 def _text(placeholder: str) -> Input:
-    import ipywidgets as w
+    w = toolkit()
 
     box = w.Text(placeholder=placeholder, description="Answer", continuous_update=False)
     box.layout.width = "min(420px, 100%)"
@@ -94,7 +95,7 @@ def _text(placeholder: str) -> Input:
 
 
 def _list(texts: Sequence[str], kind: str) -> Any:
-    import ipywidgets as w
+    w = toolkit()
 
     items = "".join(f"<li>{escape(text)}</li>" for text in texts)
     style = f"{TEXT};margin:0 0 6px 0;padding-left:28px"
@@ -102,7 +103,7 @@ def _list(texts: Sequence[str], kind: str) -> Any:
 
 
 def _boxes(asked: Asked) -> Input:
-    import ipywidgets as w
+    w = toolkit()
 
     boxes = []
     for letter, text in asked.choices:

@@ -16,6 +16,7 @@ from llmlab.check.student import current_student
 from llmlab.viz.panels.controls import INK, button, guarded, status_html
 from llmlab.viz.panels.quiz_inputs import CSS, TEXT, Input, make_input
 from llmlab.viz.show import Shown
+from llmlab.viz.widgets import toolkit
 
 REFLECT = ("L3", "L4")
 _NUMBERED = tuple(enumerate(CONFIDENCE, 1))
@@ -32,7 +33,7 @@ class QuizPanel:
         count: int = 10,
         seed: int = 0,
     ) -> None:
-        import ipywidgets as w
+        w = toolkit()
 
         store = default_store()
         chosen = select(
@@ -84,7 +85,7 @@ class QuizPanel:
 
     @staticmethod
     def _note(label: str, placeholder: str) -> Any:
-        import ipywidgets as w
+        w = toolkit()
 
         box = w.Text(placeholder=placeholder, description=label, continuous_update=False)
         box.layout.width = "min(620px, 100%)"
@@ -186,7 +187,7 @@ class QuizPanel:
     # -- words: first committed, then scored by their writer -----------------------------------
 
     def _commit(self, question: ProseQuestion, text: str) -> None:
-        import ipywidgets as w
+        w = toolkit()
 
         if not text.strip():
             self.status.value = status_html("info", "not answered yet: write your answer first")

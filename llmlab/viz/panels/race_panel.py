@@ -10,7 +10,8 @@ from llmlab.viz.figures.race import RACE_HEAD, race, race_rows, race_summary, up
 from llmlab.viz.live import UPDATES_PER_SECOND, LiveRun
 from llmlab.viz.panels.controls import Knob, button, guarded, status_html
 from llmlab.viz.race import KINDS, Lap, draw_lengths, race_real, race_simulated
-from llmlab.viz.show import Shown, live_figure, table_html, table_text
+from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
+from llmlab.viz.widgets import toolkit
 
 if TYPE_CHECKING:
     from llmlab.engine.model import Model
@@ -28,7 +29,7 @@ class RacePanel:
     def __init__(
         self, model: Model | None = None, *, simulated_model: str = "llama-3.1-8b"
     ) -> None:
-        import ipywidgets as w
+        w = toolkit()
 
         self.model, self.simulated_model = model, simulated_model
         self.hardware = "h100-sxm"
@@ -65,7 +66,7 @@ class RacePanel:
                 self.mean.widget,
                 w.HBox([self.go, self.halt]),
                 self.status,
-                *([self.figure] if self.figure is not None else []),
+                *boxed(self.figure),
                 self.table,
             ]
         )
@@ -153,9 +154,8 @@ class RacePanel:
 
     def _draw(self, laps: Sequence[Lap]) -> None:
         self.table.value = table_html(self._caption(laps), RACE_HEAD, race_rows(laps))
-        if self.figure is not None:
-            with self.figure.batch_update():
-                update_race(self.figure, laps)
+        with self.figure.batch_update():
+            update_race(self.figure, laps)
 
     def _caption(self, laps: Sequence[Lap]) -> str:
         if laps and laps[0].trace.simulated:
@@ -175,4 +175,5 @@ class RacePanel:
             self.widget,
             lambda: table_html(caption, RACE_HEAD, rows),
             lambda: table_text(caption, RACE_HEAD, rows),
+            self.figure,
         )._repr_mimebundle_(**kwargs)

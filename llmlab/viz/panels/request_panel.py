@@ -16,7 +16,8 @@ from llmlab.viz.figures.request_timeline import (
 )
 from llmlab.viz.live import UPDATES_PER_SECOND, LiveRun
 from llmlab.viz.panels.controls import INK, Knob, button, guarded, status_html
-from llmlab.viz.show import Shown, live_figure, table_html, table_text
+from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
+from llmlab.viz.widgets import toolkit
 
 if TYPE_CHECKING:
     from llmlab.engine import Engine
@@ -45,11 +46,8 @@ def show_request(trace: Trace, request_id: str | None = None) -> Shown:
         raise ValueError(f"no request {rid!r} in the trace; it holds {list(trace.requests)[-5:]}")
     numbers = numbers_of(trace, rid)
     figure = live_figure(request_timeline(trace, rid))
-    widget = None
-    if figure is not None:
-        import ipywidgets as w
-
-        widget = w.VBox([figure, w.HTML(cards.card_html(numbers))])
+    w = toolkit()
+    widget = w.VBox([*boxed(figure), w.HTML(cards.card_html(numbers))])
     tables = (
         ("Where the time went", TIMELINE_HEAD, timeline_rows(trace, rid)),
         ("The four numbers", cards.CARD_HEAD, cards.card_rows(numbers)),
@@ -58,6 +56,7 @@ def show_request(trace: Trace, request_id: str | None = None) -> Shown:
         widget,
         lambda: "".join(table_html(*table) for table in tables),
         lambda: "\n\n".join(table_text(*table) for table in tables),
+        figure,
     )
 
 
@@ -65,7 +64,7 @@ class RequestPanel:
     """The live panel. `run(prompt, max_tokens)` does the same without a widget, and waits."""
 
     def __init__(self, engine: Engine, prompt: str, max_tokens: int = 48) -> None:
-        import ipywidgets as w
+        w = toolkit()
 
         self.engine = engine
         self.live = LiveRun()
@@ -176,10 +175,9 @@ class RequestPanel:
         self.card.value = cards.card_html(numbers_of(trace, self.request_id))
         if self.figure is None:
             self.figure = live_figure(request_timeline(trace, self.request_id))
-            self.slot.children = [self.figure] if self.figure is not None else []
-        if self.figure is not None:
-            with self.figure.batch_update():
-                update_timeline(self.figure, trace, self.request_id)
+            self.slot.children = boxed(self.figure)
+        with self.figure.batch_update():
+            update_timeline(self.figure, trace, self.request_id)
 
     def _say(self, kind: str, text: str) -> None:
         self.status.value = status_html(kind, text)

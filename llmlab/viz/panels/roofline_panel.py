@@ -11,7 +11,8 @@ from llmlab.perf.models import models_catalog
 from llmlab.perf.roofline import Utilization, utilization
 from llmlab.viz.figures.roofline import Point, roofline, update_roofline
 from llmlab.viz.panels.controls import Knob, guarded, status_html
-from llmlab.viz.show import Shown, live_figure, table_html, table_text
+from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
+from llmlab.viz.widgets import toolkit
 
 HEAD = ["step", "time (simulated)", "compute", "bandwidth", "FLOP/B", "nearer roof"]
 
@@ -45,7 +46,7 @@ class RooflinePanel:
     """A simulated device; `place(...)` gives the same figures without a widget."""
 
     def __init__(self, model: str = "llama-3.1-8b", hardware: str = "h100-sxm") -> None:
-        import ipywidgets as w
+        w = toolkit()
 
         style = {"description_width": "150px"}
         self.model = w.Dropdown(
@@ -72,7 +73,6 @@ class RooflinePanel:
             knob.on_change(guarded(self._fail, self._draw))
         for menu in (self.model, self.device):
             menu.observe(guarded(self._fail, lambda _: self._draw()), names="value")
-        shown = [self.figure] if self.figure is not None else []
         self.widget = w.VBox(
             [
                 self.model,
@@ -81,7 +81,7 @@ class RooflinePanel:
                 self.context.widget,
                 self.prompt.widget,
                 self.status,
-                *shown,
+                *boxed(self.figure),
                 self.table,
             ]
         )
@@ -121,9 +121,8 @@ class RooflinePanel:
         rows = [p.row() for p in places]
         self.table.value = table_html("The same as a table (simulated)", HEAD, rows)
         self.status.value = status_html("info", self.sentence(places))
-        if self.figure is not None:
-            with self.figure.batch_update():
-                update_roofline(self.figure, hardware, dtype, [p.point for p in places], True)
+        with self.figure.batch_update():
+            update_roofline(self.figure, hardware, dtype, [p.point for p in places], True)
 
     def sentence(self, places: list[Place]) -> str:
         """What the picture says, in words."""
@@ -140,6 +139,7 @@ class RooflinePanel:
             self.widget,
             lambda: table_html(sentence, HEAD, rows),
             lambda: table_text(sentence, HEAD, rows),
+            self.figure,
         )._repr_mimebundle_(**kwargs)
 
 

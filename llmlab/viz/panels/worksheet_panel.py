@@ -9,6 +9,7 @@ from llmlab.check import Result, check, current_student, hint, load_worksheet, p
 from llmlab.check.worksheet import Item, Worksheet
 from llmlab.viz.panels.controls import INK, button, guarded, status_html
 from llmlab.viz.show import Shown
+from llmlab.viz.widgets import toolkit
 
 PROMPT = f"color:{INK};line-height:1.45;max-width:760px;overflow-wrap:anywhere"
 
@@ -27,7 +28,7 @@ class _Row:
     """One item of the form."""
 
     def __init__(self, item: Item, changed: Any) -> None:
-        import ipywidgets as w
+        w = toolkit()
 
         self.item = item
         self._changed = changed
@@ -72,7 +73,7 @@ class WorksheetPanel:
     """The worksheets called `names`, with one progress bar. Items keep their own order."""
 
     def __init__(self, *names: str) -> None:
-        import ipywidgets as w
+        w = toolkit()
 
         self.worksheets: list[Worksheet] = [load_worksheet(name) for name in names]
         self.rows: list[_Row] = []
