@@ -66,9 +66,9 @@ class Fleet(World):
 
 
 class Replicas(Fleet):
-    """Equal servers, each doing prefill and decode; a request goes to the least loaded.
+    """Servers that answer requests; each goes to the one whose requests need the fewest tokens.
 
-    Load is counted in tokens that the requests of a server still need, the first among equals.
+    A server with the same load as another comes first if it stands first.
     """
 
     def __init__(
@@ -77,26 +77,32 @@ class Replicas(Fleet):
         clock: Clock,
         record_steps: bool = True,
         leap: bool = True,
+        worker: str = "replica",
     ) -> None:
         require_int("Replicas", "schedulers", len(schedulers), 1)
         super().__init__(clock, schedulers[0].config.enable_prefix_caching)
-        self.servers = [
-            Server(self, scheduler, clock, record_steps, leap, f"replica {number}")
+        self.answering = [
+            Server(self, scheduler, clock, record_steps, leap, f"{worker} {number}")
             for number, scheduler in enumerate(schedulers)
         ]
+        self.servers = list(self.answering)
         self._tokens = [0] * len(schedulers)
         self._at: dict[str, int] = {}
 
+    def answers(self, live: Live) -> Server:
+        """The server that a live request was given to."""
+        return self.answering[self._at[live.request.request_id]]
+
     def accept(self, live: Live) -> None:
-        index = min(range(len(self.servers)), key=self._tokens.__getitem__)
-        server = self.servers[index]
+        index = min(range(len(self.answering)), key=self._tokens.__getitem__)
+        server = self.answering[index]
         server.interrupt(self.now)
         server.scheduler.add(live.request)
         self._at[live.request.request_id] = index
         self._tokens[index] += _size(live)
 
     def withdraw(self, live: Live) -> None:
-        server = self.servers[self._at[live.request.request_id]]
+        server = self.answers(live)
         server.interrupt(self.now)
         server.scheduler.abort(live.request.request_id)
 

@@ -137,6 +137,15 @@ def simulate(
     scheduler = make_scheduler(policy, placed.config)
     simulator = Simulator(scheduler, placed.step_time, record_steps)
     trace = simulator.run(workload)
+    name = policy if isinstance(policy, str) else getattr(policy, "__name__", "custom")
+    describe(trace, placed, workload, seed, policy=name)
+    return trace
+
+
+def describe(
+    trace: Trace, placed: Deployment, workload: Any, seed: int | None, **more: Any
+) -> None:
+    """Write into a trace's meta what was simulated, and that it was."""
     trace.meta.update(
         source="simulator",
         simulated=True,
@@ -146,9 +155,9 @@ def simulate(
         hardware=placed.hardware.name,
         tensor_parallel=placed.cost.tensor_parallel,
         precision=asdict(placed.cost.precision),
-        policy=policy if isinstance(policy, str) else getattr(policy, "__name__", "custom"),
         config=asdict(placed.config),
         constants=asdict(placed.constants),
+        **more,
     )
     # What was asked, so that a reader can tell a closed loop from a schedule, and find the limits.
     if isinstance(workload, ClosedLoop):
@@ -156,4 +165,3 @@ def simulate(
         trace.meta["workload"] = {"arrivals": closed}
     elif hasattr(workload, "to_dict"):
         trace.meta["workload"] = workload.to_dict()
-    return trace

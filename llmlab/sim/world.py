@@ -10,9 +10,9 @@ where it is taken back, is left to the simulator that builds on it. No torch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from llmlab.sched.plan import StepPlan
@@ -165,16 +165,18 @@ class World(ABC):
     def _cut(self, t: int, what: None) -> None:
         """The run ends: nothing more is sent, and what is unfinished is cut off."""
         self._load.waiting.clear()
-        self._agenda.clear()
+        clients = (self._send, self._queue, self._leave)
+        self._agenda = [entry for entry in self._agenda if entry[2] not in clients]
+        heapify(self._agenda)
         for live in list(self.live.values()):
             self._leave(t, (live, t, RUN_ENDED))
 
     # -- what the servers report -------------------------------------------------------------
 
-    def computed(self, server: Server, plan: StepPlan, start: int) -> None:
+    def computed(self, server: Server, plan: StepPlan, start: int) -> None:  # noqa: B027
         """A step that began at `start` is over now; its plan is not committed yet."""
 
-    def emit(self, requests: Iterable[Request], events: list[TokenEvent]) -> None:
+    def emit(self, requests: Sequence[Request], events: list[TokenEvent]) -> None:
         """Give each live request these events; requests of one step share the event objects."""
         for request in requests:
             live = self.live.get(request.request_id)
