@@ -14,6 +14,7 @@ BENCHES = {
     "sim": "simulator: simulated tokens per second, time of one slider move",
     "cpu": "this engine and its peers on the CPU, beside the machine's floors",
     "gpu": "kernels and engine on a CUDA GPU, beside the card's ceilings",
+    "sweep": "a sweep: one worker against several, memory over 10,000 cells",
     "serve": "a server over HTTP: the four numbers, per class",
 }
 

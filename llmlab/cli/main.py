@@ -22,6 +22,7 @@ COMMANDS = {
     "student": ("student", "Say who you are, to get numbers of your own."),
     "report": ("hand_in", "Write your hand-in from your attempts."),
     "simulate": ("simulate", "Run a workload on a simulated GPU."),
+    "sweep": ("sweep", "Run a grid of configurations and show the best."),
     "serve": ("serve", "Serve the engine over an OpenAI-compatible HTTP API."),
     "bench": ("bench", "Benchmarks: sched, sim, cpu, gpu, serve."),
     "metrics": ("report", "The four numbers, and the rest, of a saved trace."),

@@ -1,0 +1,301 @@
+"""How a sweep speeds up with workers, and whether its memory stays flat.
+
+    llmlab bench sweep                           one worker against two, processes and Dask
+    llmlab bench sweep --full run.jsonl --dask   all 10,000 cells; resumable, `--seconds` a piece
+
+A cell is a simulated trace of 200 requests, short chats and documents, and its figures. The
+speed-up is taken on a slice of the 10,000, spread evenly over them, both sides in turn, on a quiet
+machine; its clock runs once every worker has answered, so it holds no start-up, but the wait at
+the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from llmlab.bench.sweep_memory import Memory
+from llmlab.executor import Results, Runner, code_version, cores, make_runner
+from llmlab.sweep import Grid, Setting, cell_function, make_setting, read_grid, sources
+from llmlab.sweep.cell import SIM_DEFAULTS
+from llmlab.sweep.session import open_results, run_cells
+
+# 2 x 2 x 5 x 10 x 2 x 5 x 5 = 10,000
+AXES = {
+    "workload": "chat_and_documents_cpu",
+    "hardware": "a100-80gb,h100-sxm",
+    "mix": "1:1,3:1",
+    "seed": "0:4:1",
+    "rate": "8:80:8",
+    "policy": "chunked,continuous",
+    "max_num_seqs": "16:256:x2",
+    "max_num_batched_tokens": "256:4096:x2",
+}
+REQUESTS = 200
+# The shipped workload has none; these split the grid: some cells keep them, most do not.
+LIMITS = ("chat.ttft:100", "chat.gap:30", "document.ttft:400")
+KINDS = ("processes", "dask")
+
+
+def the_grid() -> tuple[Grid, Setting]:
+    """The 10,000 cells and what they share."""
+    grid = read_grid(AXES, SIM_DEFAULTS)
+    return grid, make_setting(grid, num_prompts=REQUESTS, goodput=LIMITS)
+
+
+def spread(grid: Grid, count: int) -> list[int]:
+    """`count` cells at equal steps of a walk that visits every cell, so that all axes take part."""
+    step = 3_089  # a prime that does not divide the number of cells
+    return [i * step % len(grid) for i in range(count)]
+
+
+@dataclass
+class Run:
+    """One run over the slice. Times in seconds; cells and rate count from when all answered."""
+
+    kind: str
+    workers: int
+    start_s: float  # until every worker had answered once
+    steady_s: float
+    cells: int
+    cells_per_s: float
+    cell_s: float  # mean time inside the function, of those cells
+    busy: float  # share of the workers' time that was spent inside the function
+    answers: dict[int, Any] = field(repr=False)
+
+
+def run_once(kind: str, workers: int, numbers: list[int], grid: Grid, setting: Setting) -> Run:
+    """Run the slice once; RuntimeError if a cell fails, or a worker never answers."""
+    runner = make_runner(workers, dask=kind == "dask")
+    answers, seen, inside = {}, set(), []
+    begin = time.perf_counter()
+    steady = 0.0
+    with closing(_of(runner, setting, grid, numbers)) as stream:
+        for done in stream:
+            now = time.perf_counter()
+            if not done.ok:
+                raise RuntimeError(f"cell {done.cell} failed: {done.error}")
+            answers[done.cell] = done.value
+            if steady:
+                inside.append(done.seconds)
+            seen.add(done.worker)
+            if len(seen) == workers and not steady:
+                steady = now
+    if not inside:
+        raise RuntimeError(f"too few cells for {workers} workers: give more --cells")
+    took = now - steady
+    return Run(
+        kind,
+        workers,
+        steady - begin,
+        took,
+        len(inside),
+        len(inside) / took,
+        sum(inside) / len(inside),
+        sum(inside) / took / workers,
+        answers,
+    )
+
+
+def _of(runner: Runner, setting: Setting, grid: Grid, numbers: list[int]) -> Iterator[Any]:
+    return runner.run(cell_function(setting), ((i, grid[i]) for i in numbers))
+
+
+def measure(
+    cells: int, repeats: int, workers: int, kinds: tuple[str, ...], tell: Callable[[str], Any]
+) -> dict[str, Any]:
+    """Each kind with one worker and with `workers`, in turn, `repeats` times; medians of ratios."""
+    grid, setting = the_grid()
+    numbers = spread(grid, cells)
+    runs: list[Run] = []
+    for turn in range(repeats):
+        for kind in kinds:
+            for count in (1, workers):
+                tell(f"turn {turn + 1} of {repeats}: {kind}, {count}")
+                runs.append(run_once(kind, count, numbers, grid, setting))
+    equal = all(run.answers == runs[0].answers for run in runs)
+    found: dict[str, Any] = {"slice_cells": cells, "workers": workers, "repeats": repeats}
+    for kind in kinds:
+        one, many = ([r for r in runs if (r.kind, r.workers) == (kind, n)] for n in (1, workers))
+        ratios = [b.cells_per_s / a.cells_per_s for a, b in zip(one, many, strict=True)]
+        found[kind] = {
+            "speedup": median(ratios),
+            "speedups": ratios,
+            "busy": median(run.busy for run in many),
+            # Above 1: the machine itself is slower with all cores at work.
+            "cell_slowdown": median(b.cell_s / a.cell_s for a, b in zip(one, many, strict=True)),
+            "cells_per_s": median(run.cells_per_s for run in many),
+        }
+    found["answers_equal"] = equal
+    found["runs"] = [{k: v for k, v in vars(run).items() if k != "answers"} for run in runs]
+    return {**found, **_circumstances(grid, setting)}
+
+
+def _circumstances(grid: Grid, setting: Setting) -> dict[str, Any]:
+    """What a reader needs to compare: grid, machine, versions, date."""
+    versions = {"python": platform.python_version()}
+    for name in ("numpy", "distributed"):
+        versions[name] = _version(name)
+    return {
+        "grid": {"axes": AXES, "cells": len(grid), "requests_per_cell": REQUESTS, "limits": LIMITS},
+        "code": code_version(*sources(setting.engine)),
+        "machine": {"processor": _processor(), "cores": cores(), "system": platform.system()},
+        "versions": versions,
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def _version(name: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(
+            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+        )
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+# ------------------------------------------------------------------ all cells
+
+
+class _Enough(Exception):
+    """The piece's time is over."""
+
+
+def full(path: Path, runner: Runner, seconds: float, tell: Callable[[str], Any]) -> dict[str, Any]:
+    """Go on with the 10,000 cells for at most `seconds`; what the file holds then."""
+    grid, setting = the_grid()
+    stop = time.monotonic() + seconds
+    with open_results(path, grid, setting) as results:
+        with Memory(path.with_name(path.name + ".memory"), runner.what) as memory:
+
+            def after(done: Any) -> None:
+                memory.cells += 1
+                if results.count % 100 == 0:
+                    tell(f"{results.count:,} of {len(grid):,}")
+                if time.monotonic() > stop:
+                    raise _Enough
+
+            with suppress(_Enough):
+                run_cells(results, grid, setting, runner, after)
+        return {**_read(results), **_circumstances(grid, setting)}
+
+
+def _read(results: Results) -> dict[str, Any]:
+    """Counts and times of the file, and the memory of each of its pieces."""
+    seconds, numbers, attempts = 0.0, 0, 0
+    for line in results.lines():
+        seconds += line["seconds"]
+        numbers += 1
+        attempts += line.get("attempts", 1) - 1
+    memory = results.path.with_name(results.path.name + ".memory")
+    return {
+        "cells_done": numbers,
+        "cells_failed": results.failed,
+        "cells_twice": numbers - results.count,
+        "cells_tried_again": attempts,
+        "cell_ms_mean": seconds / max(numbers, 1) * 1e3,
+        "cell_seconds": seconds,
+        "pieces": [asdict(piece) for piece in Memory.pieces(memory)],
+    }
+
+
+def table(found: dict[str, Any]) -> str:
+    """The speed-ups for people."""
+    lines = [
+        f"{'':<11}{'speed-up':>9}  {'lowest .. highest':<19}{'busy':>6}{'a cell slower by':>18}"
+    ]
+    for kind in KINDS:
+        if kind in found:
+            seen = found[kind]
+            ends = f"{min(seen['speedups']):.2f} .. {max(seen['speedups']):.2f}"
+            lines.append(
+                f"{kind:<11}{seen['speedup']:>9.2f}  {ends:<19}{seen['busy']:>6.0%}"
+                f"{seen['cell_slowdown'] - 1:>17.0%}"
+            )
+    lines.append(
+        f"1 worker against {found['workers']}, {found['repeats']} turns of "
+        f"{found['slice_cells']} cells; answers equal: {found['answers_equal']}"
+    )
+    return "\n".join(lines)
+
+
+def full_table(found: dict[str, Any]) -> str:
+    """The whole run for people."""
+    total = found["grid"]["cells"]
+    lines = [
+        f"{found['cells_done']:,} of {total:,} cells, {found['cells_failed']:,} failed, "
+        f"{found['cells_twice']} twice; a cell {found['cell_ms_mean']:.0f} ms",
+        f"{'piece':<34}{'cells':>8}{'parent MB':>18}{'workers MB':>18}",
+    ]
+    for piece in found["pieces"]:
+        ends = (f"{piece[k][0]:.0f} -> {piece[k][1]:.0f}" for k in ("parent_mb", "workers_mb"))
+        lines.append(f"{piece['who']:<34}{piece['cells']:>8,}" + "".join(f"{e:>18}" for e in ends))
+    return "\n".join(lines)
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(
+        prog="llmlab bench sweep",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument("--json", action="store_true", help="print JSON only")
+    p.add_argument("--out", type=Path, help="also write the JSON to this file")
+    p.add_argument("--cells", type=int, default=48, help="cells of the slice (default 48)")
+    p.add_argument("--repeats", type=int, default=3, help="turns (default 3)")
+    p.add_argument("--workers", type=int, default=cores(), help="the many (default: all cores)")
+    p.add_argument("--kinds", default=",".join(KINDS), help="processes, dask or both")
+    p.add_argument("--full", type=Path, metavar="RESULTS", help="run all cells into this file")
+    p.add_argument("--dask", action="store_true", help="with --full: on a local Dask cluster")
+    p.add_argument("--seconds", type=float, default=1e9, help="with --full: stop after so long")
+    return p
+
+
+def main(argv: list[str]) -> int:
+    """Print the figures; 0, or 2 for input that cannot be used."""
+    args = parser().parse_args(argv)
+    kinds = tuple(args.kinds.split(","))
+
+    def tell(text: str) -> None:
+        if sys.stderr.isatty():
+            print(f"\r{text:<60}", end="", file=sys.stderr, flush=True)
+
+    try:
+        if not set(kinds) <= set(KINDS):
+            raise ValueError(f"--kinds {args.kinds}: must be processes, dask or both")
+        if min(args.cells, args.repeats) < 1 or args.workers < 2:
+            raise ValueError("--cells and --repeats must be at least 1, --workers at least 2")
+        if args.full:
+            runner = make_runner(args.workers, dask=args.dask)
+            found = full(args.full, runner, args.seconds, tell)
+        else:
+            found = measure(args.cells, args.repeats, args.workers, kinds, tell)
+    except (ValueError, RuntimeError, OSError) as error:
+        print(f"llmlab bench sweep: {error}", file=sys.stderr)
+        return 2
+    text = json.dumps(found, indent=1)
+    if args.out:
+        args.out.write_text(text + "\n", encoding="utf-8")
+    tell("")
+    print(text if args.json else (full_table if args.full else table)(found))
+    return 0
