@@ -28,9 +28,10 @@ from llmlab.check import check, current_student
 from llmlab.engine import load_model
 from llmlab.labs.pace import pick
 from llmlab.perf.calibrate import engine_precision, measure_ceilings
+from llmlab.viz.figures.gauges import GAUGES_HEAD, gauges_rows
 from llmlab.viz.figures.step_curve import step_curve
 from llmlab.viz.notebook import loading_bar
-from llmlab.viz.panels import RooflinePanel, WorksheetPanel
+from llmlab.viz.panels import RooflinePanel, UtilizationPanel, WorksheetPanel
 from llmlab.viz.show import Shown, live_figure, table_html, table_text
 from llmlab.viz.walk import WALK_HEAD, decode_walk, prefill_walk, show_walk, walk_rows
 
@@ -143,6 +144,28 @@ for m in decode:
 #
 # A point well under *both* roofs is limited by neither: small operations, Python and thread starts take
 # time that no roof counts. On a small model that is a large part; you can see how large at batch 1.
+
+# %% [markdown] name="watch" covers=["A2", "C3"]
+# ## Watch it run
+#
+# The same two shares as gauges, while requests are served. Decide first: with 1 request, which of the four
+# bars of prefill and decode is the longest? With 32? Choose *this machine, real* and press *Run*, once for
+# each. While it runs the gauges show the last second; afterwards all steps. *Mixed* steps hold both kinds of
+# tokens. The dotted line is at 40 %: a step under it on both gauges is near neither roof.
+
+# %% name="watch_panel" covers=["A2", "C3"]
+use = UtilizationPanel(model, ceilings)
+use
+
+# %% [markdown] name="watch_text"
+# The same without widgets, for real:
+
+# %% name="watch_run" covers=["A2", "C3"]
+for requests in pick((1, 32), (1, 4)):
+    use.run(requests, pick(128, 32), 16, real=True)
+    print(f"{requests} at once")
+    print(table_text(use.sentence(), GAUGES_HEAD, gauges_rows(use.phases)), end="\n\n")
+print(use.caption())
 
 # %% [markdown] name="other"
 # ## Turn the knobs: other models, other devices

@@ -81,7 +81,7 @@ def picture(figure, caption, head, rows):
 # ## Run, for real
 
 # %% name="real" covers=["C5"]
-load = load_workload("chat_and_documents_cpu").with_(stop={"num_prompts": pick(12, 6)})
+load = load_workload("chat_and_documents_cpu").with_(stop={"num_prompts": pick(8, 6)})
 settings = {"whole prompts": (Continuous, 1088), "chunked 128": (Chunked, 128)}
 real = {}
 for label, (policy, budget) in settings.items():

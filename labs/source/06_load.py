@@ -139,9 +139,11 @@ experts
 # Simulated: the real scheduler under a virtual clock, step times fitted to published measurements. Find
 # the growth of TPOT from 1 to 64 users for the mixture-of-experts model, then for a dense 8B model, and
 # compare the two with your two explanations.
+#
+# *Where* switches the same knobs to this machine, for real: make the prompts short there, then press *Run*.
 
 # %% name="panel" covers=["A4", "A5"]
-sweep = LoadPanel()
+sweep = LoadPanel(real_model=model)
 sweep
 
 # %% name="compare_growth" covers=["A5"]

@@ -125,12 +125,18 @@ class PhaseSummary:
     whole: Utilization
 
 
-def by_phase(trace: Trace, cost: CostModel, ceilings: Hardware) -> list[PhaseSummary]:
-    """Utilization of a trace by phase; phases that did not occur are left out."""
+def by_phase(
+    trace: Trace, cost: CostModel, ceilings: Hardware, since: int = 0
+) -> list[PhaseSummary]:
+    """Utilization of a trace by phase; phases that did not occur are left out.
+
+    since: only steps that end at this time (ns) or later count.
+    """
     figures = annotate(trace, cost, ceilings)
+    recent = [(s, f) for s, f in zip(trace.steps, figures, strict=True) if s.t_end >= since]
     summaries = []
     for name in PHASES:
-        mine = [f for s, f in zip(trace.steps, figures, strict=True) if phase(s) == name]
+        mine = [f for s, f in recent if phase(s) == name]
         if mine:
             typical = median(figure.seconds for figure in mine) * 1e3
             summaries.append(PhaseSummary(name, len(mine), typical, _together(mine)))

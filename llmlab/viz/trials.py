@@ -81,7 +81,7 @@ def verdict_head(limits: Mapping[str, float]) -> list[str]:
 
 
 def verdict_rows(trials: Sequence[Trial], limits: Mapping[str, float]) -> list[list[str]]:
-    """One row a trial; a glyph beside each figure that has a limit, and a word at the end."""
+    """One row a trial; a glyph and a word beside each figure that has a limit, and at the end."""
     rows = []
     for trial in trials:
         over = misses(trial, limits)
@@ -104,7 +104,7 @@ def _cell(value: float | None, limited: bool, over: bool) -> str:
     if value is None:
         return "–"
     text = f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
-    return f"{text} {MISSES if over else HOLDS}" if limited else text
+    return f"{text} {f'{MISSES} over' if over else f'{HOLDS} holds'}" if limited else text
 
 
 def show_verdicts(trials: Sequence[Trial], limits: Mapping[str, float], caption: str) -> object:

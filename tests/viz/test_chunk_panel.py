@@ -11,7 +11,8 @@ from llmlab.measure.metrics import summarize
 from llmlab.measure.workload import load_workload
 from llmlab.sim.simulate import simulate
 from llmlab.viz.figures.itl_strip import itl_strip, update_strip
-from llmlab.viz.panels.chunk_panel import REAL, SIMULATED, WHOLE, ChunkPanel, mixed
+from llmlab.viz.panels.chunk_panel import WHOLE, ChunkPanel, mixed
+from llmlab.viz.panels.controls import REAL, SIMULATED
 from llmlab.viz.trials import (
     CHAT_GAP,
     CHAT_TTFT,
@@ -60,6 +61,7 @@ def test_the_three_published_trials_get_their_verdicts():
     assert [misses(t, LIMITS) for t in PUBLISHED] == [[], [CHAT_TTFT, CHAT_GAP], []]
     verdicts = [row[-1] for row in verdict_rows(PUBLISHED, LIMITS)]
     assert verdicts == ["✓ passes all 3", "✗ fails 2 of 3", "✓ passes all 3"]
+    assert verdict_rows(PUBLISHED, LIMITS)[1][1:4] == ["900 ✗ over", "70.0 ✗ over", "1,500 ✓ holds"]
 
 
 def test_a_figure_equal_to_its_limit_holds_and_one_not_measured_is_not_passed():

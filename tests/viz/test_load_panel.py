@@ -6,7 +6,9 @@ import time
 
 import pytest
 
+from llmlab.engine import load_model
 from llmlab.viz.figures.load_sweep import Loaded, load_sweep, loaded, safe_users, sweep_rows
+from llmlab.viz.panels.controls import REAL, SIMULATED
 from llmlab.viz.panels.load_panel import LoadPanel
 
 
@@ -74,3 +76,40 @@ def test_a_slider_move_answers_fast():
         panel.prompt.box.value = length
         spans.append(time.perf_counter() - begin)
     assert sorted(spans)[1] < 0.4  # 0.2 s on a quiet machine
+
+
+def wait(panel):
+    end = time.monotonic() + 20
+    while panel.live.busy and time.monotonic() < end:
+        time.sleep(0.005)
+    assert not panel.live.busy
+
+
+def test_the_same_knobs_run_on_this_machine_and_the_figure_says_which():
+    panel = LoadPanel(users=(1, 2), real_model=load_model("tiny"), real_users=(1, 2))
+    assert "simulated" in panel.figure.layout.title.text
+    panel.prompt.box.value, panel.output.box.value = 16, 8
+    panel.where.value = REAL
+    assert "6 requests" in panel.status.value
+    assert panel.model.disabled
+    panel.go.click()
+    wait(panel)
+    assert [run.users for run in panel._runs] == [1, 2]
+    assert "measured here" in panel.figure.layout.title.text
+    assert "Measured on this machine" in panel.status.value
+    panel.where.value = SIMULATED
+    assert "simulated" in panel.figure.layout.title.text
+    assert "Simulated" in panel.status.value
+    assert not panel.model.disabled
+
+
+def test_stop_ends_a_real_sweep_and_keeps_what_ended():
+    panel = LoadPanel(users=(1,), real_model=load_model("tiny"), real_users=(1, 64))
+    panel.prompt.box.value, panel.output.box.value = 16, 8
+    panel.where.value = REAL
+    panel.go.click()
+    while panel.live.busy and len(panel._runs) < 1:
+        time.sleep(0.002)
+    panel.halt.click()
+    wait(panel)
+    assert "Stopped" in panel.status.value or [run.users for run in panel._runs] == [1, 64]

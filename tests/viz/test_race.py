@@ -9,7 +9,8 @@ import pytest
 
 from llmlab.engine import load_model
 from llmlab.viz.figures.race import lanes, race, race_rows, race_summary, update_race
-from llmlab.viz.panels.race_panel import REAL, SIMULATED, RacePanel
+from llmlab.viz.panels.controls import REAL, SIMULATED
+from llmlab.viz.panels.race_panel import RacePanel
 from llmlab.viz.race import (
     KINDS,
     draw_lengths,

@@ -8,6 +8,7 @@ from llmlab.viz.panels.quiz_panel import QuizPanel
 from llmlab.viz.panels.race_panel import RacePanel
 from llmlab.viz.panels.request_panel import RequestPanel, show_request
 from llmlab.viz.panels.roofline_panel import RooflinePanel
+from llmlab.viz.panels.utilization_panel import UtilizationPanel
 from llmlab.viz.panels.worksheet_panel import WorksheetPanel
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "RacePanel",
     "RequestPanel",
     "RooflinePanel",
+    "UtilizationPanel",
     "WorksheetPanel",
     "show_request",
 ]

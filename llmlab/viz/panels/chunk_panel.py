@@ -14,7 +14,15 @@ from llmlab.trace import Trace
 from llmlab.viz.figures.itl_strip import STRIP_HEAD, itl_strip, strip_rows, update_strip
 from llmlab.viz.figures.step_gantt import step_gantt, update_gantt
 from llmlab.viz.live import LiveRun
-from llmlab.viz.panels.controls import Knob, button, guarded, status_html
+from llmlab.viz.panels.controls import (
+    SIMULATED,
+    STOP_WAIT_S,
+    Knob,
+    button,
+    guarded,
+    place_menu,
+    status_html,
+)
 from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
 from llmlab.viz.trials import (
     CHAT_GAP,
@@ -31,7 +39,6 @@ from llmlab.viz.widgets import toolkit
 if TYPE_CHECKING:
     from llmlab.engine.model import Model
 
-SIMULATED, REAL = "simulated GPU", "this machine, real"
 CHUNKED, WHOLE = "chunked", "whole prompts"
 CLASSES = ("chat", "document")
 REQUESTS = 60  # of a simulated trial: a knob's move has to answer within 200 ms
@@ -69,10 +76,8 @@ class ChunkPanel:
         self.live = LiveRun()
         self.trials: list[Trial] = []
         style = {"description_width": "150px"}
-        places = [SIMULATED] + ([REAL] if model is not None else [])
-        self.where = w.Dropdown(options=places, description="Where", style=style)
+        self.where = place_menu(model is not None, "chunk")
         self.policy = w.Dropdown(options=[CHUNKED, WHOLE], description="Prompts are", style=style)
-        self.where.add_class("llmlab-chunk-where")
         self.policy.add_class("llmlab-chunk-policy")
         self.budget = Knob("Max batched tokens", 2048, 64, 8192, 64, "chunk-budget")
         self.documents = Knob("Documents, %", 50, 0, 100, 10, "chunk-documents")
@@ -136,7 +141,7 @@ class ChunkPanel:
 
     def _changed(self) -> None:
         if self.where.value == SIMULATED:
-            self.live.cancel()
+            self.live.cancel(wait=STOP_WAIT_S)
             self.start()
         elif not self.live.busy:
             self._say("info", "Run serves the scaled mix on this machine, for real.")

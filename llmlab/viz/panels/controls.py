@@ -21,6 +21,21 @@ def status_html(kind: str, text: str) -> str:
     )
 
 
+SIMULATED, REAL = "simulated GPU", "this machine, real"
+# A real run that is left for the simulator ends first: its last words must not cover the new ones.
+STOP_WAIT_S = 2.0
+
+
+def place_menu(real: bool, name: str) -> Any:
+    """Where a panel runs its knobs' values; without a model only the simulated GPU is offered."""
+    places = [SIMULATED] + ([REAL] if real else [])
+    menu = toolkit().Dropdown(
+        options=places, description="Where", style={"description_width": "150px"}
+    )
+    menu.add_class(f"llmlab-{name}-where")
+    return menu
+
+
 class Knob:
     """A slider with a number box: the slider for the hand, the labelled box for the rest.
 

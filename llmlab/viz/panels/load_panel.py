@@ -1,9 +1,12 @@
-"""Users from 1 to 64 on a simulated device: the numbers, the KV pool, and a safe concurrency."""
+"""More and more users, simulated or real: the numbers, the KV pool, and a safe concurrency."""
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from typing import TYPE_CHECKING, Any
 
+from llmlab.config import EngineConfig
+from llmlab.measure.workload import Workload, parse_workload
 from llmlab.perf.hardware import hardware_catalog
 from llmlab.perf.models import models_catalog
 from llmlab.viz.figures.load_sweep import (
@@ -15,27 +18,64 @@ from llmlab.viz.figures.load_sweep import (
     sweep_rows,
     update_sweep,
 )
-from llmlab.viz.panels.controls import Knob, guarded, status_html
+from llmlab.viz.live import LiveRun
+from llmlab.viz.panels.controls import (
+    SIMULATED,
+    STOP_WAIT_S,
+    Knob,
+    button,
+    guarded,
+    place_menu,
+    status_html,
+)
 from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
 from llmlab.viz.widgets import toolkit
 
+if TYPE_CHECKING:
+    from llmlab.engine.model import Model
+
 USERS = (1, 2, 4, 8, 16, 32, 64)
+REAL_USERS = (1, 2, 4, 8)
 REQUESTS_PER_USER = 2
 
 
+def closed_loop(users: int, prompt_tokens: int, output_tokens: int) -> Workload:
+    """Users who send a request, wait for all of its answer, and send the next."""
+    return parse_workload(
+        {
+            "name": f"{users} users",
+            "seed": 0,
+            "classes": [
+                {"name": "chat", "prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
+            ],
+            "arrivals": {"kind": "closed", "concurrency": users},
+            "stop": {"num_prompts": REQUESTS_PER_USER * users},
+        }
+    )
+
+
 class LoadPanel:
-    """A closed loop of users on the simulator; `sweep()` gives the runs without a widget."""
+    """A closed loop of users; `sweep()` gives the simulated runs without a widget, `sweep_real()`
+    those on this machine.
+
+    real_model: of the real runs; without one only the simulated GPU is offered.
+    """
 
     def __init__(
         self,
         model: str = "qwen3-30b-a3b",
         hardware: str = "h100-sxm",
         users: tuple[int, ...] = USERS,
+        *,
+        real_model: Model | None = None,
+        real_users: tuple[int, ...] = REAL_USERS,
     ) -> None:
         w = toolkit()
 
-        self.users = users
+        self.users, self.real_model, self.real_users = users, real_model, real_users
+        self.live = LiveRun()
         self._runs: list[Loaded] = []
+        self.where = place_menu(real_model is not None, "load")
         style = {"description_width": "150px"}
         models, devices = list(models_catalog().entries), list(hardware_catalog().entries)
         self.model = w.Dropdown(options=models, value=model, description="Model", style=style)
@@ -53,13 +93,18 @@ class LoadPanel:
             knob.on_change(guarded(self._fail, self._run))
         for knob in (self.ttft, self.tpot):
             knob.on_change(guarded(self._fail, self._draw))
-        for menu in (self.model, self.device):
+        for menu in (self.where, self.model, self.device):
             menu.observe(guarded(self._fail, lambda _: self._run()), names="value")
+        self.go, self.halt = button("Run", "load-run", "primary"), button("Stop", "load-stop")
+        self.go.on_click(guarded(self._fail, lambda _: self.start()))
+        self.halt.on_click(guarded(self._fail, lambda _: self.live.cancel()))
         self.widget = w.VBox(
             [
+                self.where,
                 self.model,
                 self.device,
                 *(k.widget for k in (self.prompt, self.output, self.ttft, self.tpot)),
+                w.HBox([self.go, self.halt]),
                 self.status,
                 *boxed(self.figure),
                 self.table,
@@ -82,15 +127,71 @@ class LoadPanel:
             runs.append(loaded(trace, users))
         return runs
 
+    def sweep_real(self, stop: threading.Event | None = None) -> list[Loaded]:
+        """The same on this machine, for real; each number of users is drawn as it ends."""
+        from llmlab.engine import Engine
+        from llmlab.measure.run import run_workload
+
+        if self.real_model is None:
+            raise ValueError("real_model = None: give LoadPanel a model to run on this machine")
+        prompt, output = self.prompt.value, self.output.value
+        config = EngineConfig(max_num_batched_tokens=256, max_model_len=prompt + output)
+        stop = stop or threading.Event()
+        runs: list[Loaded] = []
+        for users in self.real_users:
+            self._say("busy", f"Running {users} users on this machine, for real.")
+            load = closed_loop(users, prompt, output)
+            trace = run_workload(Engine(self.real_model, config), load, stop=stop)
+            if stop.is_set():
+                break
+            runs.append(loaded(trace, users))
+            self._runs = list(runs)
+            self._draw()
+        return runs
+
+    def start(self) -> None:
+        """Run the knobs' values: at once if simulated, else in the background."""
+        if self.where.value == SIMULATED:
+            self._run()
+        elif not self.live.start(self._job):
+            self._say("busy", "Still running: press Stop first.")
+
     def _run(self) -> None:
-        self._runs = self.sweep()
-        self._draw()
+        """What a changed knob does: the simulator answers at once, a real run waits for Run."""
+        real = self.where.value != SIMULATED
+        self.model.disabled = self.device.disabled = real
+        if not real:
+            self.live.cancel(wait=STOP_WAIT_S)
+            self._runs = self.sweep()
+            self._draw()
+        elif not self.live.busy:
+            sent = REQUESTS_PER_USER * sum(self.real_users)
+            self._say("info", f"Run sends {sent} requests of this size on this machine, for real.")
+
+    def _job(self, stop: threading.Event) -> None:
+        self.go.disabled = True
+        try:
+            self.sweep_real(stop)
+            if stop.is_set():
+                self._say("stop", "Stopped; the figure shows the runs that ended.")
+            else:
+                self._say("ok", self.sentence())
+        except Exception as error:
+            self._fail(f"{type(error).__name__}: {error}")
+        finally:
+            self.go.disabled = False
+
+    @property
+    def simulated(self) -> bool:
+        return all(run.simulated for run in self._runs)
 
     def _draw(self) -> None:
+        where = "simulated" if self.simulated else "measured on this machine"
         self.table.value = table_html(
-            "The same as a table (simulated)", SWEEP_HEAD, sweep_rows(self._runs)
+            f"The same as a table ({where})", SWEEP_HEAD, sweep_rows(self._runs)
         )
-        self.status.value = status_html("info", self.sentence())
+        if not self.live.busy:
+            self._say("info", self.sentence())
         with self.figure.batch_update():
             update_sweep(self.figure, self._runs, float(self.tpot.value))
 
@@ -98,15 +199,20 @@ class LoadPanel:
         """The verdict in words, against the panel's two limits."""
         best = safe_users(self._runs, self.ttft.value, self.tpot.value)
         limits = f"TTFT {self.ttft.value} ms and TPOT {self.tpot.value} ms at the median"
+        where = "Simulated" if self.simulated else "Measured on this machine"
+        tried = [run.users for run in self._runs]
         if best is None:
-            return f"Simulated. Not even {min(self.users)} user meets {limits}."
-        more = "" if best < max(self.users) else " (the most that was tried)"
-        return f"Simulated. Up to {best} users meet {limits}{more}."
+            return f"{where}. Not even {min(tried, default=1)} user meets {limits}."
+        more = "" if best < max(tried) else " (the most that was tried)"
+        return f"{where}. Up to {best} users meet {limits}{more}."
+
+    def _say(self, kind: str, text: str) -> None:
+        self.status.value = status_html(kind, text)
 
     def _fail(self, text: str) -> None:
         self._runs = []
         self.table.value = ""
-        self.status.value = status_html("error", text)
+        self._say("error", text)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         rows = sweep_rows(self._runs)

@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from llmlab.viz.figures.race import RACE_HEAD, race, race_rows, race_summary, update_race
 from llmlab.viz.live import UPDATES_PER_SECOND, LiveRun
-from llmlab.viz.panels.controls import Knob, button, guarded, status_html
+from llmlab.viz.panels.controls import (
+    SIMULATED,
+    STOP_WAIT_S,
+    Knob,
+    button,
+    guarded,
+    place_menu,
+    status_html,
+)
 from llmlab.viz.race import KINDS, Lap, draw_lengths, race_real, race_simulated
 from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
 from llmlab.viz.widgets import toolkit
 
 if TYPE_CHECKING:
     from llmlab.engine.model import Model
-
-SIMULATED, REAL = "simulated GPU", "this machine, real"
 
 
 class RacePanel:
@@ -36,12 +42,10 @@ class RacePanel:
         self.live = LiveRun()
         self.laps: list[Lap] = []
         style = {"description_width": "150px"}
-        places = [SIMULATED] + ([REAL] if model is not None else [])
-        self.where = w.Dropdown(options=places, description="Where", style=style)
+        self.where = place_menu(model is not None, "race")
         self.kind = w.Dropdown(
             options=KINDS, value="exponential", description="Output lengths", style=style
         )
-        self.where.add_class("llmlab-race-where")
         self.kind.add_class("llmlab-race-kind")
         self.slots = Knob("Slots (max_num_seqs)", 4, 2, 32, 1, "race-slots")
         self.requests = Knob("Requests", 16, 4, 128, 4, "race-requests")
@@ -95,7 +99,7 @@ class RacePanel:
 
     def _changed(self) -> None:
         if self.where.value == SIMULATED:
-            self.live.cancel()
+            self.live.cancel(wait=STOP_WAIT_S)
             self._show(self._simulate(self._size()))
         elif not self.live.busy:
             self._say("info", "Run races both policies on this machine, for real.")

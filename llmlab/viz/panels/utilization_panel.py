@@ -1,0 +1,235 @@
+"""Run requests and watch what share of the machine's two ceilings their steps use."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from llmlab.config import EngineConfig
+from llmlab.perf.cost import CostModel, Precision
+from llmlab.perf.hardware import Hardware, load_hardware
+from llmlab.perf.roofline import PhaseSummary, by_phase
+from llmlab.trace import Trace
+from llmlab.viz.figures.gauges import (
+    GAUGES_HEAD,
+    ceilings_text,
+    gauges,
+    gauges_rows,
+    gauges_summary,
+    update_gauges,
+)
+from llmlab.viz.live import UPDATES_PER_SECOND, LiveRun
+from llmlab.viz.panels.controls import (
+    SIMULATED,
+    STOP_WAIT_S,
+    Knob,
+    button,
+    guarded,
+    place_menu,
+    status_html,
+)
+from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
+from llmlab.viz.widgets import toolkit
+
+if TYPE_CHECKING:
+    from llmlab.engine.model import Model
+
+Size = tuple[int, int, int]  # requests at once, prompt tokens, output tokens
+WINDOW_NS = 1_000_000_000  # what a live gauge looks back on
+MOST_TOKENS = 1024  # of one step: longer prompts come in chunks, some beside decodes
+
+
+class UtilizationPanel:
+    """Gauges of one run: live and real on this machine, at once on the simulated GPU.
+
+    `run(requests, prompt, output, real=...)` is the same without a widget.
+    model, ceilings: of the real runs; without a model only the simulated GPU is offered, without
+    ceilings those that `llmlab calibrate` kept are used.
+    """
+
+    def __init__(
+        self,
+        model: Model | None = None,
+        ceilings: Hardware | None = None,
+        *,
+        simulated_model: str = "llama-3.1-8b",
+        hardware: str = "h100-sxm",
+    ) -> None:
+        w = toolkit()
+        self.model, self.measured = model, ceilings
+        self.simulated_model, self.device = simulated_model, load_hardware(hardware)
+        self.live = LiveRun()
+        self.simulated = True
+        self.phases: list[PhaseSummary] = []
+        self.where = place_menu(model is not None, "use")
+        self.requests = Knob("Requests at once", 8, 1, 64, 1, "use-requests")
+        self.prompt = Knob("Prompt tokens", 128, 8, 1024, 8, "use-prompt")
+        self.output = Knob("Output tokens", 24, 2, 64, 1, "use-output")
+        knobs = (self.requests, self.prompt, self.output)
+        for knob in knobs:
+            knob.on_change(guarded(self._fail, self._changed))
+        self.where.observe(guarded(self._fail, lambda _: self._changed()), names="value")
+        self.go, self.halt = button("Run", "use-run", "primary"), button("Stop", "use-stop")
+        self.go.on_click(guarded(self._fail, lambda _: self.start()))
+        self.halt.on_click(guarded(self._fail, lambda _: self.live.cancel()))
+        self.status, self.table = w.HTML(), w.HTML()
+        self.figure = live_figure(gauges([], self.device, "bf16", simulated=True))
+        self.widget = w.VBox(
+            [
+                self.where,
+                *(knob.widget for knob in knobs),
+                w.HBox([self.go, self.halt]),
+                self.status,
+                *boxed(self.figure),
+                self.table,
+            ]
+        )
+        self.widget.add_class("llmlab-use-panel")
+        guarded(self._fail, self.start)()
+
+    # -- running ---------------------------------------------------------------------------
+
+    def _size(self) -> Size:
+        return self.requests.value, self.prompt.value, self.output.value
+
+    def run(
+        self, requests: int, prompt: int, output: int, *, real: bool = False
+    ) -> list[PhaseSummary]:
+        """One run in this thread, shown in the panel; shares by phase over all its steps."""
+        size = (requests, prompt, output)
+        self._show(self._real(size, threading.Event()) if real else self._simulate(size))
+        return self.phases
+
+    def start(self) -> None:
+        """Run the knobs' values: at once if simulated, else in the background."""
+        size = self._size()
+        if self.where.value == SIMULATED:
+            self._show(self._simulate(size))
+        elif not self.live.start(lambda stop: self._job(size, stop)):
+            self._say("busy", "Still running: press Stop first.")
+
+    def _changed(self) -> None:
+        if self.where.value == SIMULATED:
+            self.live.cancel(wait=STOP_WAIT_S)
+            self.start()
+        elif not self.live.busy:
+            self._say("info", "Run serves these requests on this machine, for real.")
+
+    def _config(self, size: Size) -> EngineConfig:
+        requests, prompt, output = size
+        return EngineConfig(
+            max_num_batched_tokens=max(requests, min(MOST_TOKENS, requests * prompt)),
+            max_num_seqs=requests,
+            num_blocks=requests * -(-(prompt + output) // 16),
+            max_model_len=prompt + output,
+        )
+
+    def _simulate(self, size: Size) -> Trace:
+        from llmlab.sim.load import Arrival
+        from llmlab.sim.simulate import simulate
+
+        requests, prompt, output = size
+        load = [Arrival(0, prompt, output)] * requests
+        return simulate(load, self.simulated_model, self.device, self._config(size))
+
+    def _job(self, size: Size, stop: threading.Event) -> None:
+        self.go.disabled = True
+        try:
+            self._show(self._real(size, stop))
+            if stop.is_set():
+                self._say("stop", "Stopped; the gauges show the steps until then.")
+        except Exception as error:
+            self._fail(f"{type(error).__name__}: {error}")
+        finally:
+            self.go.disabled = False
+
+    def _real(self, size: Size, stop: threading.Event) -> Trace:
+        """The real run. Drawing has a thread of its own, so that no step waits for it."""
+        from llmlab.engine import Engine
+        from llmlab.sched.request import SamplingParams
+
+        if self.model is None:
+            raise ValueError("model = None: give UtilizationPanel a model to run on this machine")
+        requests, prompt, output = size
+        engine = Engine(self.model, self._config(size))
+        vocabulary = self.model.config.vocab_size
+        for number in range(requests):
+            ids = [(31 * number + 7 * i) % vocabulary for i in range(prompt)]
+            params = SamplingParams(max_tokens=output, ignore_eos=True)
+            engine.add(ids, params, request_id=f"r{number}")
+        over = threading.Event()
+        painter = threading.Thread(target=self._paint, args=(engine.trace, over), daemon=True)
+        painter.start()
+        try:
+            while engine.has_work and not stop.is_set():
+                engine.step()
+        finally:
+            over.set()
+            painter.join()
+            for number in range(requests):
+                engine.abort(f"r{number}")  # of an ended one: nothing happens
+        return engine.trace
+
+    def _paint(self, trace: Trace, over: threading.Event) -> None:
+        while not over.wait(1 / UPDATES_PER_SECOND):
+            if not trace.steps:
+                continue
+            # A copy: the engine appends to the lists while they are read.
+            taken = Trace(dict(trace.meta), dict(trace.requests), list(trace.steps))
+            self._draw(taken, since=taken.steps[-1].t_end - WINDOW_NS)
+            done = len(taken.steps)
+            self._say("busy", f"Running for real, step {done}; the gauges show the last second.")
+
+    # -- drawing ---------------------------------------------------------------------------
+
+    def _against(self, simulated: bool) -> tuple[CostModel, Hardware, str]:
+        """What counts the work, what 100 % is, and the dtype of the weights."""
+        from llmlab.perf.machine import machine_hardware
+        from llmlab.perf.models import load_model_config
+
+        if simulated:
+            shape = load_model_config(self.simulated_model)
+            return CostModel(shape, Precision("bf16", "bf16")), self.device, "bf16"
+        from llmlab.perf.calibrate import cost_model
+
+        cost = cost_model(self.model)
+        self.measured = self.measured or machine_hardware()
+        return cost, self.measured, cost.precision.weights
+
+    def _draw(self, trace: Trace, since: int = 0) -> None:
+        self.simulated = trace.simulated
+        cost, ceilings, dtype = self._against(trace.simulated)
+        self.phases = by_phase(trace, cost, ceilings, since)
+        self.table.value = table_html(self.caption(), GAUGES_HEAD, gauges_rows(self.phases))
+        with self.figure.batch_update():
+            update_gauges(self.figure, self.phases, ceilings, dtype, trace.simulated)
+
+    def _show(self, trace: Trace) -> None:
+        self._draw(trace)
+        self._say("ok", self.sentence())
+
+    def caption(self) -> str:
+        """What the table is of, and what its 100 % is."""
+        _, ceilings, dtype = self._against(self.simulated)
+        where = f"{self.simulated_model}, simulated" if self.simulated else "measured here"
+        return f"Shares of the ceilings ({where}). {ceilings_text(ceilings, dtype)}."
+
+    def sentence(self) -> str:
+        """What the gauges say, in words."""
+        where = "Simulated" if self.simulated else "Measured on this machine"
+        return f"{where}, all steps. {gauges_summary(self.phases)}."
+
+    def _say(self, kind: str, text: str) -> None:
+        self.status.value = status_html(kind, text)
+
+    def _fail(self, text: str) -> None:
+        self._say("error", text)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        rows, caption = gauges_rows(self.phases), f"{self.sentence()} {self.caption()}"
+        return Shown(
+            self.widget,
+            lambda: table_html(caption, GAUGES_HEAD, rows),
+            lambda: table_text(caption, GAUGES_HEAD, rows),
+            self.figure,
+        )._repr_mimebundle_(**kwargs)
