@@ -7,10 +7,12 @@ The total is auto, with an instructor's points in place of it where there are an
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,26 @@ class Row:
     def graded(self) -> bool:
         """Whether the file could be read as a hand-in of a student of this class."""
         return not self.reason
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data: from_json gives an equal row, but for answers that no file can hold.
+
+        Such answers (a set or a complex number in a notebook) are numbers to nobody; [] is left.
+        """
+        return {**asdict(self), "wrong": [[name, _plain(answer)] for name, answer in self.wrong]}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Row:
+        """The row of `to_json`."""
+        return cls(**{**data, "wrong": [(name, answer) for name, answer in data["wrong"]]})
+
+
+def _plain(answer: Any) -> Any:
+    if type(answer) is float:
+        return answer if math.isfinite(answer) else []
+    if type(answer) is int:
+        return answer if answer.bit_length() < 10_000 else []
+    return answer if answer is None or type(answer) in (bool, str) else []
 
 
 class Grader:
@@ -194,6 +216,31 @@ class Grader:
         row.self_scores[event.item] = got / total
 
 
+@dataclass(frozen=True)
+class Course:
+    """What a process needs to grade a file of this class: roster, key, worksheets, own items."""
+
+    roster: tuple[Enrolled, ...]
+    key: bytes
+    only: tuple[str, ...] = ()
+    own_items: str | None = field(default_factory=lambda: os.environ.get("LLMLAB_ITEMS"))
+
+
+@lru_cache(maxsize=1)
+def grader_of(course: Course) -> Grader:
+    """The grader of a course, made once in a process; ValueError where other items are found."""
+    here = os.environ.get("LLMLAB_ITEMS")
+    if here != course.own_items:
+        raise ValueError(f"LLMLAB_ITEMS is {here} on this worker, not {course.own_items}")
+    return Grader(list(course.roster), course.key, course.only)
+
+
+def grade_cell(course: Course, cell: tuple[str, str]) -> dict[str, Any]:
+    """The row of one file as plain data. cell: where it is, and its name in the tables."""
+    path, shown = cell
+    return grader_of(course).grade_file(Path(path), shown).to_json()
+
+
 def files_in(folder: Path, out: Path | None = None) -> list[Path]:
     """Every file below a folder, in a fixed order; links to folders are not entered.
 
@@ -219,17 +266,23 @@ def grade_folder(
     tick: Callable[[], None] = lambda: None,
 ) -> list[Row]:
     """A row for every file; then the rows are compared with one another."""
-    from llmlab.check.compare import flag_prose, flag_same_answers, mark_counted
-
     rows = []
     for path in files_in(folder, out):
-        rows.append(grader.grade_file(path, _shown(path, folder)))
+        rows.append(grader.grade_file(path, shown(path, folder)))
         tick()
+    return compare(grader, rows)
+
+
+def compare(grader: Grader, rows: list[Row]) -> list[Row]:
+    """Compare the rows of a class with one another: which count, and what to look at."""
+    from llmlab.check.compare import flag_prose, flag_same_answers, mark_counted
+
     mark_counted(rows)
     flag_same_answers(grader, rows)
     flag_prose(rows)
     return rows
 
 
-def _shown(path: Path, folder: Path) -> str:
+def shown(path: Path, folder: Path) -> str:
+    """A file's name below the folder, as text that can be written."""
     return str(path.relative_to(folder)).encode("utf-8", "replace").decode()

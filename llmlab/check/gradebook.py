@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from llmlab.check import library
 from llmlab.check.compare import ItemStatistics, item_statistics
 from llmlab.check.grade import Grader, Row
 from llmlab.check.page import render
@@ -41,7 +42,10 @@ def write_csv(path: Path, head: list[str], rows: Iterable[list[Any]]) -> None:
 
 
 def read_overrides(path: Path, grader: Grader) -> Overrides:
-    """The instructor's points by student and item; ValueError names the line that is wrong."""
+    """The instructor's points by student and item; ValueError names the line that is wrong.
+
+    Points for an item that exists but is not graded now (another worksheet's) wait in the file.
+    """
     found: Overrides = {}
     if not path.exists():
         write_csv(path, OVERRIDE_COLUMNS, [])
@@ -59,6 +63,8 @@ def read_overrides(path: Path, grader: Grader) -> Overrides:
             if student not in grader.roster:
                 raise ValueError(f"{path}:{number}: no student {student!r} in the roster")
             if item not in grader.items and item not in grader.questions:
+                if item in library.items() or item in library.questions():
+                    continue
                 raise ValueError(f"{path}:{number}: no item {item!r}")
             found.setdefault(student, {})[item] = points
     return found

@@ -12,10 +12,11 @@ This package does not know what a cell means.
 
 from llmlab.executor.cells import ATTEMPTS, Done, Function, Runner, Serial, cores, make_runner
 from llmlab.executor.code import code_version
-from llmlab.executor.results import Results
+from llmlab.executor.results import Differs, Results
 
 __all__ = [
     "ATTEMPTS",
+    "Differs",
     "Done",
     "Function",
     "Results",

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from llmlab.executor.cells import ATTEMPTS, Cells, Done, Function, call, reason
+from llmlab.executor.code import whole_version
 
 IN_FLIGHT = 2  # cells at the cluster for each of its threads: one runs, one waits beside it
 LOOK_S = 5.0  # how often the cluster's size is asked for
@@ -56,6 +57,8 @@ class Cluster:
     def run(self, function: Function, cells: Cells) -> Iterator[Done]:
         """See `Runner`. ValueError where the cluster cannot be reached or cannot run llmlab."""
         with self._client() as client:
+            if self.scheduler is not None:
+                _same_code(client)
             yield from _run(client, function, cells)
 
     @contextlib.contextmanager
@@ -95,6 +98,24 @@ class Cluster:
                     f"{self.what}: has no worker; start some with `dask worker ADDRESS`"
                 ) from None
             yield client
+
+
+def _same_code(client: Any) -> None:
+    """Refuse workers that have another llmlab, or none: their figures would not be ours.
+
+    A worker that joins later is not asked.
+    """
+    ours = whole_version()
+    try:
+        theirs = client.run(whole_version)
+    except Exception as error:
+        raise ValueError(f"a Dask worker has no llmlab to run ({reason(error)})") from None
+    for worker, version in theirs.items():
+        if version != ours:
+            raise ValueError(
+                f"the Dask worker {worker} has another llmlab ({version}; here {ours}); install "
+                "the same on every worker"
+            )
 
 
 def _end(cluster: Any) -> None:

@@ -28,6 +28,20 @@ def code_version(parts: tuple[str, ...], files: tuple[Path, ...] = ()) -> str:
     return f"{__version__}+sha256:{digest.hexdigest()[:16]}"
 
 
+def whole_version() -> str:
+    """The same over all of llmlab and its data files: what two machines must share."""
+    from llmlab.data import data_path
+
+    parts = {path.stem if path.suffix else path.name for path in PACKAGE.iterdir()}
+    inside = tuple(sorted(part for part in parts if not part.startswith("_")))
+    known = tuple(part for part in inside if _has_sources(part))
+    return code_version(known, tuple(sorted(data_path().rglob("*.yaml"))))
+
+
+def _has_sources(part: str) -> bool:
+    return (PACKAGE / f"{part}.py").is_file() or any((PACKAGE / part).rglob("*.py"))
+
+
 def _sources(parts: Iterable[str]) -> list[Path]:
     found: list[Path] = []
     for part in parts:

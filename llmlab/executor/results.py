@@ -21,6 +21,10 @@ from typing import IO, Any
 FORMAT = "llmlab-cells/1"
 
 
+class Differs(ValueError):
+    """The file was made from something else, so that it cannot be gone on with."""
+
+
 class Results:
     """An open results file. `done` holds a byte a cell: 1 if the file has it."""
 
@@ -47,8 +51,8 @@ class Results:
         """Begin a file, or go on with one of the same kind, code, grid and number of cells.
 
         overwrite: begin anew whatever is there. retry_failed: forget the cells that failed.
-        Raises ValueError, saying what differs, for a file of another grid or code, or for one
-        that another process writes.
+        Raises Differs, saying what differs, for a file of another grid or code; ValueError for
+        one that another process writes.
         """
         header = {"format": FORMAT, "kind": kind, "code": code, "cells": cells, "grid": grid}
         header = json.loads(json.dumps(header))  # as it will be read again
@@ -106,7 +110,7 @@ class Results:
     def _open(self, overwrite: bool) -> None:
         """Open for reading and appending, and lock: one writer at a time."""
         if self.path.exists() and not overwrite and not _looks_like_ours(self.path):
-            raise ValueError(
+            raise Differs(
                 f"{self.path}: is not a results file of llmlab; give another --out, or --overwrite"
             )
         try:
@@ -151,9 +155,9 @@ class Results:
                 line = _parsed(raw, f"{self.path}:{number}")
                 cell = line.get("cell")
                 if not isinstance(cell, int) or not 0 <= cell < len(self.done):
-                    raise ValueError(f"{self.path}:{number}: has no cell of this grid")
+                    raise Differs(f"{self.path}:{number}: has no cell of this grid")
                 if self.done[cell]:
-                    raise ValueError(f"{self.path}:{number}: cell {cell} is there twice")
+                    raise Differs(f"{self.path}:{number}: cell {cell} is there twice")
                 self.done[cell] = 1
                 self.failed += not line.get("ok")
 
@@ -162,20 +166,20 @@ class Results:
         what = "give another --out to keep it, or --overwrite to begin anew"
         for key in ("format", "kind"):
             if theirs.get(key) != self.header[key]:
-                raise ValueError(
+                raise Differs(
                     f"{self.path}: holds {theirs.get('kind')} in {theirs.get('format')}, not "
                     f"{self.header['kind']} in {FORMAT}; {what}"
                 )
         if theirs.get("grid") != self.header["grid"]:
             where = _first_difference(theirs.get("grid"), self.header["grid"])
-            raise ValueError(f"{self.path}: was made for another grid ({where}); {what}")
+            raise Differs(f"{self.path}: was made for another grid ({where}); {what}")
         if theirs.get("code") != self.header["code"]:
-            raise ValueError(
+            raise Differs(
                 f"{self.path}: was made by other code ({theirs.get('code')}; this is "
                 f"{self.header['code']}), whose figures must not be mixed; {what}"
             )
         if theirs.get("cells") != self.header["cells"]:
-            raise ValueError(f"{self.path}: was made for {theirs.get('cells')} cells; {what}")
+            raise Differs(f"{self.path}: was made for {theirs.get('cells')} cells; {what}")
 
     def _forget_failed(self) -> None:
         """Write the file anew without the failed cells; a kill meanwhile leaves the old one."""
@@ -222,7 +226,7 @@ def _parsed(raw: bytes, where: str) -> dict[str, Any]:
     except ValueError:
         line = None
     if not isinstance(line, dict):
-        raise ValueError(f"{where}: is no line of JSON; take the line out, or give another --out")
+        raise Differs(f"{where}: is no line of JSON; take the line out, or give another --out")
     return line
 
 
