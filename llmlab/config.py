@@ -77,6 +77,10 @@ class ModelConfig:
             require_int("ModelConfig", "moe_intermediate_size", self.moe_intermediate_size, 1)
 
 
+class Default(int):
+    """A number that nobody chose. Who can find a better one, by asking a card, may."""
+
+
 SchedulingPolicy = Literal["fcfs", "priority"]
 
 
@@ -87,7 +91,8 @@ class EngineConfig:
     max_num_batched_tokens: T, token budget of one step (the "chunk size" of chunked prefill)
     max_num_seqs: S, most requests running at once (the "batch size")
     block_size: B, tokens in one KV block
-    num_blocks: N, KV blocks in the pool (vLLM: num_gpu_blocks); no block is reserved
+    num_blocks: N, KV blocks in the pool (vLLM: num_gpu_blocks); no block is reserved. Without it
+        an engine on CUDA takes as many as the card has room for
     max_model_len: L, most tokens (prompt + output) of one request
     long_prefill_token_threshold: most prompt tokens of one request in one step; 0 = no limit
     watermark: share of the pool kept free when a waiting request is admitted (0.0 = none)
@@ -98,7 +103,7 @@ class EngineConfig:
     max_num_batched_tokens: int = 256
     max_num_seqs: int = 64
     block_size: int = 16
-    num_blocks: int = 1024
+    num_blocks: int = Default(1024)
     max_model_len: int = 2048
     long_prefill_token_threshold: int = 0
     watermark: float = 0.0

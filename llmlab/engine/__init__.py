@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llmlab.engine.engine import Engine, TokenOutput
+    from llmlab.engine.engine import Engine
+    from llmlab.engine.live import TokenOutput
     from llmlab.engine.load import load_model
     from llmlab.engine.model import Model
     from llmlab.engine.sampler import TokenLogprob
@@ -19,7 +20,7 @@ _HOME = {
     "Engine": "engine",
     "Model": "model",
     "TokenLogprob": "sampler",
-    "TokenOutput": "engine",
+    "TokenOutput": "live",
     "load_model": "load",
 }
 

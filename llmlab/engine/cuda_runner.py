@@ -10,7 +10,6 @@ tested.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -27,13 +26,13 @@ from llmlab.engine.cuda_memory import (
     bytes_per_block,
 )
 from llmlab.engine.cuda_model import fused_forward
-from llmlab.engine.cuda_sampler import sample_batch
+from llmlab.engine.cuda_sampler import Sampled, sample_on_device
 from llmlab.engine.model import Model
+from llmlab.engine.passes import Passes, token_passes
 from llmlab.engine.runner import Runner, resolve_attention
 from llmlab.engine.sampler import Row
 from llmlab.engine.step_buffers import (
     StepBuffers,
-    cut_batch,
     graph_sizes,
     is_decode,
     padded_size,
@@ -70,7 +69,7 @@ class CudaRunner(Runner):
         resolved = triton_attention if is_ours else resolve_attention(attention)
         try:
             super().__init__(model, config, resolved)
-        except torch.cuda.OutOfMemoryError:
+        except torch.OutOfMemoryError:
             raise ValueError(_too_many_blocks(model, config)) from None
         device = torch.device(model.device)
         self.table = rope_table(
@@ -80,7 +79,8 @@ class CudaRunner(Runner):
         tokens = max(config.max_num_batched_tokens, config.max_num_seqs)
         self.buffers = StepBuffers(tokens, config.max_num_seqs, width, device)
         self.ranges = ranges
-        self.tokens_per_pass = tokens  # shrinks when a step ran out of memory
+        self.passes = token_passes(tokens)
+        self.sample_passes = _sample_passes(config.max_num_seqs)
         self.decode_sizes: list[int] = []  # requests
         self.mixed_sizes: list[int] = []  # tokens
         self._graphs: dict[Key, tuple[Any, torch.Tensor]] = {}
@@ -112,7 +112,7 @@ class CudaRunner(Runner):
         with torch.inference_mode(), self._timed():
             if self.has_graph(batch) and self._filled is not None:
                 return self._replay(self._filled[1])[: len(batch.sample_rows)]
-            return self._in_passes(batch)
+            return self.passes.run(batch, self._run)
 
     def has_graph(self, batch: Batch) -> bool:
         """True if this batch, the last one built, will be a replayed graph."""
@@ -120,8 +120,12 @@ class CudaRunner(Runner):
 
     def sample(self, logits: torch.Tensor, rows: Sequence[Row]) -> list[int]:
         """One token a row, chosen on the device; reading them back is the step's only wait."""
+        return self.launch_sample(logits, rows).read()
+
+    def launch_sample(self, logits: torch.Tensor, rows: Sequence[Row]) -> Sampled:
+        """One token a row, chosen on the device; nothing is waited for."""
         with torch.inference_mode():
-            return sample_batch(logits, rows)
+            return Sampled(self.sample_passes.run((logits, rows), _sample))
 
     def timer(self) -> Callable[[], float] | None:
         """Seconds of the last forward pass by the card's own events; None on the CPU."""
@@ -147,29 +151,6 @@ class CudaRunner(Runner):
         )
         return logits if logits.dtype == torch.float64 else logits.float()
 
-    def _in_passes(self, batch: Batch) -> torch.Tensor:
-        """Run the batch; if it does not fit in memory, in halves, and remember what fits."""
-        if batch.num_tokens > self.tokens_per_pass:
-            pieces = cut_batch(batch, self.tokens_per_pass)
-            return torch.cat([self._in_passes(piece) for piece in pieces])
-        try:
-            return self._run(batch)
-        except torch.cuda.OutOfMemoryError:
-            if batch.num_tokens == 1:
-                raise
-        # Outside the handler: the exception would keep the failed pass's tensors alive.
-        self.tokens_per_pass = batch.num_tokens // 2
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        warnings.warn(
-            f"out of memory with {batch.num_tokens} tokens in a step; going on with "
-            f"{self.tokens_per_pass} at a time. Set EngineConfig.max_num_batched_tokens = "
-            f"{self.tokens_per_pass}, or fewer num_blocks",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-        return self._in_passes(batch)
-
     def _capture_all(self) -> None:
         """One graph a size, largest first, all in one memory pool."""
         mixed = [size for size in graph_sizes(self.mixed_limit()) if size >= SMALLEST_MIXED]
@@ -186,7 +167,7 @@ class CudaRunner(Runner):
                     graph = torch.cuda.CUDAGraph()
                     with torch.cuda.graph(graph, pool=pool):
                         logits = self._run(batch)
-                except torch.cuda.OutOfMemoryError:
+                except torch.OutOfMemoryError:
                     torch.cuda.empty_cache()
                     continue  # this size runs without a graph
                 pool = pool or graph.pool()
@@ -208,6 +189,23 @@ class CudaRunner(Runner):
 
     def _timed(self) -> Any:
         return _Timed(self) if torch.device(self.model.device).type == "cuda" else _Untimed()
+
+
+Draws = tuple[torch.Tensor, Sequence[Row]]  # logits [S, V] and how to draw from each row
+
+
+def _sample(draws: Draws) -> torch.Tensor:
+    return sample_on_device(*draws)
+
+
+def _sample_passes(most: int) -> Passes[Draws]:
+    """For the sampler: rows are independent, so pieces of a batch draw the same tokens."""
+
+    def cut(draws: Draws, size: int) -> list[Draws]:
+        logits, rows = draws
+        return [(logits[at : at + size], rows[at : at + size]) for at in range(0, len(rows), size)]
+
+    return Passes(most, "requests", "max_num_seqs", lambda draws: len(draws[1]), cut)
 
 
 def _elapsed(begin: Any, end: Any) -> float:

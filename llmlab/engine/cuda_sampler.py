@@ -1,4 +1,4 @@
-"""The sampler for a whole batch at once, on the logits' device, with one read-back.
+"""The sampler for a whole batch at once, on the logits' device; reading back is a step apart.
 
 The same rules, the same random numbers and the same ids as `sampler.sample`, row by row (a test
 holds it); there the rules are easier to read.
@@ -7,14 +7,48 @@ holds it); there the rules are easier to read.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from llmlab.engine.sampler import Row, uniform
 
 
+class Sampled:
+    """Tokens of one step that may still be on their way: `tokens` [S] int64, on the device.
+
+    A token is -1 where its logits were not finite. On CUDA the copy to the host is under way as
+    soon as this exists, and waits for nothing but the work before it.
+    """
+
+    def __init__(self, tokens: torch.Tensor) -> None:
+        self.tokens = self._host = tokens
+        self._ready: Any = None
+        if tokens.is_cuda:
+            self._host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
+            self._host.copy_(tokens, non_blocking=True)
+            self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._ready.record()
+
+    def read(self) -> list[int]:
+        """The tokens, once they are here: the one wait of a step."""
+        if self._ready is not None:
+            self._ready.synchronize()
+        found: list[int] = self._host.tolist()
+        if -1 in found:
+            raise ValueError(
+                "logits are not finite: a NaN or infinity came out of the forward pass"
+            )
+        return found
+
+
 def sample_batch(logits: torch.Tensor, rows: Sequence[Row]) -> list[int]:
-    """One token id for each row of logits [S, V]. Only the last line waits for the device."""
+    """One token id for each row of logits [S, V]."""
+    return Sampled(sample_on_device(logits, rows)).read()
+
+
+def sample_on_device(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
+    """Token ids [S] int64 on the device, -1 for a row that is not finite; waits for nothing."""
     best = logits.max(dim=-1)
     tokens = best.indices
     changed = [i for i, row in enumerate(rows) if row.banned or row.params.repetition_penalty != 1]
@@ -28,17 +62,14 @@ def sample_batch(logits: torch.Tensor, rows: Sequence[Row]) -> list[int]:
             index = upload(group, torch.int64, logits.device)
             picked = sources if len(group) == len(rows) else sources[index]
             tokens = tokens.index_copy(0, index, draw(picked, [rows[i] for i in group], needs_sort))
-    found: list[int] = torch.where(torch.isfinite(best.values), tokens, -1).tolist()
-    if -1 in found:
-        raise ValueError("logits are not finite: a NaN or infinity came out of the forward pass")
-    return found
+    return torch.where(torch.isfinite(best.values), tokens, -1)
 
 
 def _sorts(row: Row) -> bool:
     return row.params.top_k > 0 or row.params.top_p < 1
 
 
-def upload(values: Sequence[float], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def upload(values: Sequence[Any], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """A list on the device, without waiting for it."""
     tensor = torch.tensor(values, dtype=dtype)
     if device.type == "cuda":

@@ -1,58 +1,36 @@
 """The engine: requests in, tokens out, one step at a time.
 
 `step()` is the whole loop: plan, batch, forward, sample, commit, emit. It runs in the caller's
-thread and owns no other. `abort` may be called from any thread.
+thread and owns no other. `add` and `abort` may be called from any thread.
 """
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
+from itertools import count
 from typing import Any
 
 import torch
 
-from llmlab.config import EngineConfig, require, require_int
+from llmlab.config import EngineConfig, require
+from llmlab.engine import overlap
 from llmlab.engine.attention import Attention
+from llmlab.engine.live import Live, TokenOutput, make_request
 from llmlab.engine.model import Model
+from llmlab.engine.overlap import Flight
+from llmlab.engine.parts import choose_async, choose_config, make_scheduler
+from llmlab.engine.passes import never_fits
 from llmlab.engine.recorder import Recorder
 from llmlab.engine.runner import MakeRunner, for_device
-from llmlab.engine.sampler import Row, TokenLogprob, logprobs_of
-from llmlab.engine.text import TextStream
-from llmlab.sched.plan import Scheduler
+from llmlab.engine.sampler import logprobs_of
+from llmlab.sched.plan import Scheduler, StepPlan
 from llmlab.sched.request import Request, SamplingParams
 from llmlab.trace import RequestRecord, StepRecord, Trace
-
-
-@dataclass(slots=True)
-class TokenOutput:
-    """What one step gave one request.
-
-    text is what became certain with these tokens; joined over a request it is the whole answer.
-    t: ns on the engine's clock. finish_reason: None, or "stop" or "length" in the last output.
-    """
-
-    request_id: str
-    token_ids: list[int]
-    text: str
-    t: int
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-    logprobs: list[TokenLogprob] | None = None
-
-
-@dataclass(slots=True)
-class _Live:
-    """A request in the engine, with what the scheduler need not know."""
-
-    request: Request
-    text: TextStream
-    seed: int
-    inbox: deque[TokenOutput] | None = field(default=None)
 
 
 class Engine:
@@ -61,7 +39,10 @@ class Engine:
     scheduler: a `Scheduler`, or a class called as `scheduler(config, vocab_size=V)`; None means
     `Chunked`. attention: "torch", "triton" or a callable, see `attention.paged_attention`; None
     means "triton" on CUDA and "torch" elsewhere. runner: None likewise. clock: integer
-    nanoseconds, monotonic.
+    nanoseconds, monotonic. async_scheduling: launch each step before the tokens of the one before
+    are read back, see `overlap`; None means on CUDA. gpu_memory_utilization: share of the card
+    that weights, largest step and KV pool may take, 0.9 if None; only if `config` names no
+    num_blocks.
     """
 
     def __init__(
@@ -73,16 +54,14 @@ class Engine:
         clock: Callable[[], int] = time.perf_counter_ns,
         *,
         runner: MakeRunner | None = None,
+        async_scheduling: bool | None = None,
+        gpu_memory_utilization: float | None = None,
     ) -> None:
-        if isinstance(scheduler, Scheduler):
-            config = config or scheduler.config
-            require(scheduler.config == config, "Engine", "config", config, "the scheduler's own")
-        self.config = config or EngineConfig()
-        limit = model.config.max_position_embeddings
-        require_int("EngineConfig", "max_model_len", self.config.max_model_len, 1, limit)
+        self.config = choose_config(model, config, scheduler, gpu_memory_utilization)
         self.model = model
         self.tokenizer = model.tokenizer
-        self.scheduler = _scheduler(scheduler, self.config, model.config.vocab_size)
+        self.scheduler = make_scheduler(scheduler, self.config, model.config.vocab_size)
+        self.async_scheduling = choose_async(async_scheduling, model, self.scheduler)
         attention, runner = for_device(model, attention, runner)
         self.runner = runner(model, self.config, attention)
         self.clock = clock
@@ -92,11 +71,14 @@ class Engine:
                 "simulated": False,
                 "model": model.config.name,
                 "config": asdict(self.config),
+                "async_scheduling": self.async_scheduling,
             }
         )
         self._record = Recorder(self.trace)
-        self._live: dict[str, _Live] = {}
-        self._count = 0
+        self._live: dict[str, Live] = {}
+        self._count = count()
+        self._flying: Flight | None = None
+        self._fitted = (0, 0)  # tokens and requests of the largest step so far
         self._lock = threading.RLock()
         self._aborts: deque[str] = deque()
         self._timers: list[tuple[StepRecord, Callable[[], float]]] = []
@@ -113,37 +95,46 @@ class Engine:
         priority: int = 0,
         t_sched: int | None = None,
         t_send: int | None = None,
+        t_queued: int | None = None,
     ) -> str:
-        """Take a request and return its id; ValueError (also in the trace) if it is refused."""
+        """Take a request and return its id; ValueError (also in the trace) if it is refused.
+
+        While a step runs in another thread, this waits for its end; `t_queued`, when the request
+        came to the engine, does not. A server that keeps requests until then states it itself.
+        """
         record = RequestRecord(
-            request_id=request_id or "",
+            request_id=request_id if request_id is not None else self._fresh_id(),
             class_name=class_name,
             t_sched=t_sched,
             t_send=self.clock() if t_send is None else t_send,
         )
-        with self._lock:
-            if request_id is None:
-                record.request_id = self._fresh_id()
-            try:
-                ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-                record.prompt_tokens = len(ids)  # also of what is refused below
-                require(bool(ids), "Request", "prompt", prompt, "at least one token")
-                request = self._request(record.request_id, ids, params, priority)
-                self.scheduler.add(request)
-            except ValueError as error:
+        try:
+            ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+            record.prompt_tokens = len(ids)  # also of what is refused below
+            require(bool(ids), "Request", "prompt", prompt, "at least one token")
+            arrived = self.clock() if t_queued is None else t_queued
+            with self._lock:
+                self._take(record, ids, params, priority, arrived)
+        except ValueError as error:
+            with self._lock:
                 self._record.rejected(record, str(error), self.clock())
-                raise
-            self._live[request.request_id] = _Live(
-                request,
-                TextStream(
-                    self.tokenizer.detokenizer(),
-                    request.params.stop,
-                    include_stop=request.params.include_stop_str_in_output,
-                ),
-                secrets.randbits(63) if request.params.seed is None else request.params.seed,
-            )
-            self._record.queued(record, request, self.clock())
-        return request.request_id
+            raise
+        return record.request_id
+
+    def _take(
+        self,
+        record: RequestRecord,
+        ids: list[int],
+        params: SamplingParams | None,
+        priority: int,
+        arrived: int,
+    ) -> None:
+        name = record.request_id
+        require(name not in self.trace.requests, "Request", "request_id", name, "unused")
+        request = make_request(self.model, name, ids, params, priority)
+        self.scheduler.add(request)
+        self._live[name] = Live(request, self.tokenizer)
+        self._record.queued(record, request, arrived)
 
     def abort(self, request_id: str) -> bool:
         """Cancel a request in any state, from any thread. True if it was still alive.
@@ -159,7 +150,10 @@ class Engine:
     # ------------------------------------------------------------ one step
 
     def step(self) -> list[TokenOutput]:
-        """Run one step. [] if nothing ran, or if no request got a token from it."""
+        """Launch a step and return what a step gave: this one, or the one before it.
+
+        The one before with `async_scheduling`. [] if no request got a token from it.
+        """
         with self._lock:
             outputs = self._step()
         self._take_aborts(blocking=False)
@@ -167,33 +161,79 @@ class Engine:
 
     def _step(self) -> list[TokenOutput]:
         self._take_aborts()
+        early = self._flying is not None and self._flying.waits
+        outputs = self._land_flying() if early else []
         start = self.clock()
         plan = self.scheduler.plan()
-        if not plan.scheduled:
-            return []
-        record = self._record.planned(plan, start)
-        sampled = plan.sampled
-        rows = [self._row(request) for request in sampled]
-        logits = self.runner.forward(self.runner.build(plan))
-        timer = self.runner.timer()
-        tokens = self.runner.sample(logits, rows) if rows else []
-        self._read_timers(record, timer, waited=bool(rows))
+        flight, failure = self._launch(plan, start) if plan.scheduled else (None, "")
+        outputs += self._land_flying()
+        if failure:
+            outputs += self._fail([request for request, _ in plan.scheduled], failure)
+        elif flight is not None and self.async_scheduling:
+            self._take_off(flight)
+        elif flight is not None:
+            outputs += self._land(flight)
+        return outputs
+
+    def _launch(self, plan: StepPlan, start: int) -> tuple[Flight | None, str]:
+        """Forward pass and draw, waiting for neither; or why not even the memory suffices."""
+        record, sampled = self._record.planned(plan, start), list(plan.sampled)
+        rows = [self._live[request.request_id].row() for request in sampled]
+        try:
+            batch = self.runner.build(plan)
+            if (flying := self._flying) is not None and flying.tokens is not None:
+                pairs = overlap.on_their_way(plan, flying.sampled)
+                self.runner.feed(batch, pairs, flying.tokens.tokens)
+            logits = self.runner.forward(batch)
+            timer = self.runner.timer()
+            tokens = self.runner.launch_sample(logits, rows) if rows else None
+        except torch.OutOfMemoryError:
+            counts = plan.num_tokens, len(plan.scheduled)
+            return None, never_fits(*counts, self._fitted, self.config)
+        tried = (plan.num_tokens, len(plan.scheduled))
+        self._fitted = max(self._fitted[0], tried[0]), max(self._fitted[1], tried[1])
+        kept = logits if any(r.params.logprobs is not None for r in sampled) else None
+        return Flight(plan, sampled, record, kept, tokens, timer), ""
+
+    def _take_off(self, flight: Flight) -> None:
+        """Count its tokens as given, though none is known yet."""
         self._take_aborts()
-        self.scheduler.commit(plan, tokens)
-        outputs = self._emit(sampled, tokens, logits)
+        overlap.take_off(self.scheduler, flight.plan, flight.sampled)
+        self._record.committed(flight.record, self.scheduler)
+        self._flying = flight
+
+    def _land_flying(self) -> list[TokenOutput]:
+        """Outputs of the step that is under way, if one is."""
+        return [] if self._flying is None else self._land(self._flying)
+
+    def _land(self, flight: Flight) -> list[TokenOutput]:
+        """Wait for a step's tokens, commit them, and say what they mean."""
+        try:
+            tokens = flight.tokens.read() if flight.tokens is not None else []
+        except ValueError as error:
+            self._crash(flight, str(error))
+            raise
+        self._read_timers(flight, waited=bool(tokens))
+        self._take_aborts()
+        if flight is self._flying:
+            self._flying = None
+            overlap.land(self.scheduler, flight.sampled, tokens)
+            outputs = self._emit(flight, tokens)
+        else:
+            self.scheduler.commit(flight.plan, tokens)
+            outputs = self._emit(flight, tokens)
+            self._record.committed(flight.record, self.scheduler)
         now = self.clock()
         for output in outputs:
             output.t = now
-        self._record.stepped(record, [o.request_id for o in outputs], self.scheduler, now)
+        self._record.stepped(flight.record, [o.request_id for o in outputs], now)
         self._close(outputs, now)
         return outputs
 
-    def _read_timers(
-        self, record: StepRecord, timer: Callable[[], float] | None, waited: bool
-    ) -> None:
+    def _read_timers(self, flight: Flight, waited: bool) -> None:
         """Device time of steps, read once a token was read back: by then they are all over."""
-        if timer is not None:
-            self._timers.append((record, timer))
+        if flight.timer is not None:
+            self._timers.append((flight.record, flight.timer))
         if waited:
             for step, seconds in self._timers:
                 step.utilization = {"device_seconds": seconds()}
@@ -212,97 +252,64 @@ class Engine:
         live.inbox = inbox
         try:
             while inbox or request_id in self._live:
-                if inbox:
-                    yield inbox.popleft()
-                else:
+                if not inbox:
                     self.step()
+                elif (output := inbox.popleft()).finish_reason == "error":
+                    raise RuntimeError(self.trace.requests[request_id].reason)
+                else:
+                    yield output
         finally:
             self.abort(request_id)
 
     @property
     def has_work(self) -> bool:
-        return self.scheduler.has_work
+        """Is there a request to compute, or a step under way?"""
+        return self.scheduler.has_work or self._flying is not None
 
     # ------------------------------------------------------------ inside
 
     def _fresh_id(self) -> str:
-        while (name := f"req-{self._count}") in self.trace.requests:
-            self._count += 1
-        return name
+        names = map("req-{}".format, self._count)
+        return next(name for name in names if name not in self.trace.requests)
 
-    def _request(
-        self,
-        request_id: str,
-        ids: list[int],
-        params: SamplingParams | None,
-        priority: int,
-    ) -> Request:
-        """A checked request; the scheduler checks what concerns the pool."""
-        require(
-            request_id not in self.trace.requests, "Request", "request_id", request_id, "unused"
-        )
-        params = params or SamplingParams()
-        require(isinstance(params, SamplingParams), "Request", "params", params, "SamplingParams")
-        require_int("Request", "priority", priority, -(2**31), 2**31)
-        top = self.model.config.vocab_size - 1
-        for token in (*ids, *params.stop_token_ids):
-            require_int("Request", "token id", token, 0, top)
-        return Request(
-            request_id, ids, params, priority=priority, eos_token_id=self.tokenizer.eos_token_id
-        )
-
-    def _row(self, request: Request) -> Row:
-        params, outputs = request.params, request.output_token_ids
-        banned: list[int] = []
-        if len(outputs) < params.min_tokens:
-            banned = list(params.stop_token_ids)
-            if request.eos_token_id is not None and not params.ignore_eos:
-                banned.append(request.eos_token_id)
-        history: list[int] = []
-        if params.repetition_penalty != 1.0:
-            history = request.prompt_token_ids + outputs
-        return Row(params, self._live[request.request_id].seed, len(outputs), history, banned)
-
-    def _emit(
-        self, sampled: Sequence[Request], tokens: Sequence[int], logits: torch.Tensor
-    ) -> list[TokenOutput]:
+    def _emit(self, flight: Flight, tokens: Sequence[int]) -> list[TokenOutput]:
         """Text and finish reason of every sampled request that is still alive."""
         outputs = []
-        for row, (request, token) in enumerate(zip(sampled, tokens, strict=True)):
+        for row, (request, token) in enumerate(zip(flight.sampled, tokens, strict=True)):
             live = self._live.get(request.request_id)
-            if live is None:  # aborted during the forward pass
-                continue
-            text = self._text(live, token)
-            params = request.params
-            outputs.append(
-                TokenOutput(
-                    request.request_id,
-                    [token],
-                    text,
-                    0,
-                    request.finish_reason,
-                    request.stop_reason,
-                    None
-                    if params.logprobs is None
-                    else [logprobs_of(logits[row], token, params.logprobs)],
-                )
-            )
+            if live is None or live.request is not request:
+                continue  # aborted, or over with the token before
+            output = live.take(token, self.scheduler)
+            wanted = request.params.logprobs
+            if wanted is not None and flight.logits is not None:
+                output.logprobs = [logprobs_of(flight.logits[row], token, wanted)]
+            outputs.append(output)
         return outputs
 
-    def _text(self, live: _Live, token: int) -> str:
-        """The new text; a stop string found in it ends the request."""
-        request, params = live.request, live.request.params
-        if request.stop_reason == token and not params.include_stop_str_in_output:
-            return live.text.flush()  # a stop token is no part of the answer
-        may_stop = len(request.output_token_ids) >= params.min_tokens
-        text = live.text.push(token, may_stop=may_stop)
-        if request.finished:
-            text += live.text.flush()
-        if live.text.stopped is not None:
-            if not request.finished:
-                self.scheduler.finish(request.request_id, "stop", live.text.stopped)
-            request.finish_reason, request.stop_reason = "stop", live.text.stopped
-        return text
+    def _fail(self, requests: Sequence[Request], reason: str) -> list[TokenOutput]:
+        """End requests that cannot be computed; the others go on."""
+        outputs, now = [], self.clock()
+        for request in requests:
+            live = self._live.pop(request.request_id, None)
+            if live is None:
+                continue
+            self.scheduler.abort(request.request_id)
+            overlap.forget(request)
+            request.finish_reason = "error"
+            self._record.failed(request, reason, now)
+            output = TokenOutput(request.request_id, [], live.text.flush(), now, "error")
+            if live.inbox is not None:
+                live.inbox.append(output)
+            outputs.append(output)
+        warnings.warn(reason, RuntimeWarning, stacklevel=4)
+        return outputs
+
+    def _crash(self, flight: Flight, reason: str) -> None:
+        """A step under way came to nothing: what its requests know by now cannot be trusted."""
+        if flight is self._flying:
+            self._flying = None
+            self._fail(flight.sampled, reason)
+            self.scheduler.reset_prefix_cache()
 
     def _close(self, outputs: Sequence[TokenOutput], now: int) -> None:
         """Hand outputs to streams and forget the requests that ended."""
@@ -324,19 +331,9 @@ class Engine:
                 self._lock.release()
 
     def _end(self, request_id: str) -> None:
-        live = self._live.get(request_id)
-        if live is not None and self.scheduler.abort(request_id):
+        live = self._live.pop(request_id, None)
+        if live is not None:
+            if not self.scheduler.abort(request_id):  # over, but its last token is on its way
+                live.request.finish_reason, live.request.stop_reason = "abort", None
+            overlap.forget(live.request)
             self._record.finished(live.request, self.clock())
-            del self._live[request_id]
-
-
-def _scheduler(
-    scheduler: Scheduler | Callable[..., Scheduler] | None, config: EngineConfig, vocab_size: int
-) -> Scheduler:
-    if isinstance(scheduler, Scheduler):
-        return scheduler
-    if scheduler is None:
-        from llmlab.sched.chunked import Chunked
-
-        scheduler = Chunked
-    return scheduler(config, vocab_size=vocab_size)

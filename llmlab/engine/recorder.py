@@ -43,8 +43,7 @@ class Recorder:
             if record.preemptions and record.preemptions[-1][1] is None:
                 record.preemptions[-1] = (record.preemptions[-1][0], start)
         return StepRecord(
-            # A long-running server forgets its oldest steps; numbers are never used twice.
-            index=self.trace.steps[-1].index + 1 if self.trace.steps else 0,
+            index=0,
             t_start=start,
             t_end=start,
             scheduled=[
@@ -54,16 +53,23 @@ class Recorder:
             cache_hit_tokens=plan.cache_hit_tokens,
         )
 
-    def stepped(
-        self, step: StepRecord, emitted: Iterable[str], scheduler: Scheduler, now: int
-    ) -> None:
-        """After the commit: one token for each id in `emitted`, and the state of the pool."""
-        for request_id in emitted:
-            self.trace.requests[request_id].events.append(TokenEvent(now))
-        step.t_end = now
+    def committed(self, step: StepRecord, scheduler: Scheduler) -> None:
+        """The state of the pool after the step."""
         step.blocks_used = scheduler.num_blocks_used
         step.num_running = scheduler.num_running
         step.num_waiting = scheduler.num_waiting
+
+    def stepped(self, step: StepRecord, emitted: Iterable[str], now: int) -> None:
+        """Its tokens are here: one for each id in `emitted`."""
+        for request_id in emitted:
+            self.trace.requests[request_id].events.append(TokenEvent(now))
+        step.t_end = now
+        if self.trace.steps:
+            last = self.trace.steps[-1]
+            # A long-running server forgets its oldest steps; numbers are never used twice.
+            step.index = last.index + 1
+            # Launched while the one before was running: its own time begins where that one ends.
+            step.t_start = max(step.t_start, last.t_end)
         self.trace.steps.append(step)
 
     def finished(self, request: Request, now: int) -> None:
@@ -74,3 +80,9 @@ class Recorder:
         record.finish_reason = request.finish_reason
         record.outcome = "cancelled" if request.finish_reason == "abort" else "completed"
         record.t_end = now
+
+    def failed(self, request: Request, reason: str, now: int) -> None:
+        """The request could not be computed."""
+        self.finished(request, now)
+        record = self.trace.requests[request.request_id]
+        record.outcome, record.reason = "failed", reason

@@ -13,8 +13,10 @@ import torch
 from llmlab.config import EngineConfig
 from llmlab.engine.attention import Attention, paged_attention
 from llmlab.engine.batch import Batch, build_batch
+from llmlab.engine.cuda_sampler import Sampled, upload
 from llmlab.engine.kv_cache import KVCache
 from llmlab.engine.model import Model
+from llmlab.engine.passes import token_passes
 from llmlab.engine.sampler import Row, sample
 from llmlab.sched.plan import StepPlan
 
@@ -36,13 +38,33 @@ class Runner:
             device=model.device,
         )
 
+        self.passes = token_passes(2**62)  # a scheduler of one's own may know no token budget
+
     def build(self, plan: StepPlan) -> Batch:
         return build_batch(plan, self.config.block_size, device=self.model.device)
 
+    def feed(self, batch: Batch, pairs: Sequence[tuple[int, int]], tokens: torch.Tensor) -> None:
+        """Put tokens[source] into row `row` of the batch's input for each (row, source).
+
+        tokens: what `launch_sample` holds for the step before. They never leave the device.
+        """
+        if pairs:
+            rows, sources = upload(list(zip(*pairs, strict=True)), torch.int64, tokens.device)
+            # A row that is not finite stops the engine when it is read back; -1 must not be looked
+            # up in the embedding before that.
+            fed = tokens[sources].clamp_min(0).to(batch.input_ids.dtype)
+            batch.input_ids.index_copy_(0, rows, fed)
+
     def forward(self, batch: Batch) -> torch.Tensor:
-        """Logits [S, V] of the rows to sample, in float32 or better."""
+        """Logits [S, V] of the rows to sample, in float32 or better.
+
+        A batch that does not fit in memory runs in halves, with a warning that names what fits.
+        """
         with torch.inference_mode():
-            logits = self.model.forward(batch, self.kv, self.attention)
+            return self.passes.run(batch, self._run)
+
+    def _run(self, batch: Batch) -> torch.Tensor:
+        logits = self.model.forward(batch, self.kv, self.attention)
         return logits if logits.dtype == torch.float64 else logits.float()
 
     def timer(self) -> Callable[[], float] | None:
@@ -55,6 +77,10 @@ class Runner:
     def sample(self, logits: torch.Tensor, rows: Sequence[Row]) -> list[int]:
         """One token id for each row of logits [S, V]."""
         return sample(logits, rows)
+
+    def launch_sample(self, logits: torch.Tensor, rows: Sequence[Row]) -> Sampled:
+        """The same tokens, perhaps still on their way from the device."""
+        return Sampled(torch.tensor(self.sample(logits, rows), device=logits.device))
 
 
 def resolve_attention(attention: str | Attention) -> Attention:

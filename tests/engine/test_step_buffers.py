@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmlab.engine.batch import build_batch
+from llmlab.engine.passes import cut_batch
 from llmlab.engine.step_buffers import (
     StepBuffers,
-    cut_batch,
     graph_sizes,
     is_decode,
     padded_size,
