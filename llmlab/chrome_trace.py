@@ -1,7 +1,7 @@
 """A trace as Chrome trace events, which https://ui.perfetto.dev and chrome://tracing open.
 
     requests   a track each: before the queue, queue, prefill pieces, decode steps, preempted waits
-    engine     a track of its steps, and counters of blocks used, running and waiting requests
+    engine     a track of its steps (one a worker), and counters of blocks used, running and waiting
 
 Times are microseconds from the first stamp of the trace; that stamp is in `otherData`. Nothing is
 measured or left out here: a span is two stamps of the trace.
@@ -31,13 +31,15 @@ def to_chrome(trace: Trace) -> dict[str, Any]:
     events = [
         _name("process_name", ENGINE, 0, "engine"),
         _name("process_name", REQUESTS, 0, "requests"),
-        _name("thread_name", ENGINE, 1, "steps"),
     ]
+    workers = {name: number for number, name in enumerate(_workers(trace), 1)}
+    for name, track in workers.items():
+        events.append(_name("thread_name", ENGINE, track, f"{name} steps".strip()))
     for name, track in tracks.items():
         events.append(_name("thread_name", REQUESTS, track, name))
         events += _request_events(trace.requests[name], track, t0)
     for step in trace.steps:
-        events += _step_events(step, tracks, t0)
+        events += _step_events(step, workers[step.worker], tracks, t0)
     other = {"t0_ns": t0, **{key: str(value) for key, value in trace.meta.items()}}
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": other}
 
@@ -67,7 +69,12 @@ def _request_events(record: RequestRecord, track: int, t0: int) -> Iterator[Even
         yield _instant(record.outcome, track, ended, t0, end_of)
 
 
-def _step_events(step: StepRecord, tracks: dict[str, int], t0: int) -> Iterator[Event]:
+def _workers(trace: Trace) -> list[str]:
+    """Who took the steps, in order of their names; one nameless engine if nobody says."""
+    return sorted({step.worker for step in trace.steps}) or [""]
+
+
+def _step_events(step: StepRecord, engine: int, tracks: dict[str, int], t0: int) -> Iterator[Event]:
     """The step, what it did for each request, and the state of the pool after it."""
     owner = f"step {step.index}"
     times = (step.t_start, step.t_end, t0, owner)
@@ -79,7 +86,7 @@ def _step_events(step: StepRecord, tracks: dict[str, int], t0: int) -> Iterator[
         "cache_hit_tokens": step.cache_hit_tokens,
         **(step.utilization or {}),
     }
-    yield {**_span(owner, ENGINE, 1, *times), "args": about}
+    yield {**_span(owner, ENGINE, engine, *times), "args": about}
     for name, n, computed, decodes in step.scheduled:
         if name not in tracks:
             raise ValueError(f"{owner} schedules {name!r}: must be a request of the trace")
@@ -93,7 +100,7 @@ def _step_events(step: StepRecord, tracks: dict[str, int], t0: int) -> Iterator[
     ):
         yield {
             "ph": "C",
-            "name": counter,
+            "name": f"{step.worker} {counter}".strip(),
             "pid": ENGINE,
             "ts": (step.t_end - t0) / 1000,
             "args": {counter: value},

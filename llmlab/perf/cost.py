@@ -150,13 +150,15 @@ def plan_shape(plan: StepPlan) -> StepShape:
 
 def trace_shapes(trace: Trace) -> list[StepShape]:
     """Shape of every step of a trace, in order; which tokens were sampled is worked out."""
-    known = {name: record.prompt_tokens or 0 for name, record in trace.requests.items()}
+    known: dict[tuple[str, str], int] = {}  # a worker knows what it has sampled itself
     shapes = []
     for step in trace.steps:
         entries = []
         for name, n, computed, _ in step.scheduled:
-            samples = computed + n == known[name]
-            known[name] += samples
+            key = step.worker, name
+            tokens = known.setdefault(key, trace.requests[name].prompt_tokens or 0)
+            samples = computed + n == tokens
+            known[key] += samples
             entries.append((n, computed, samples))
         shapes.append(step_shape(entries))
     return shapes

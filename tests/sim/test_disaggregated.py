@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmlab.chrome_trace import to_chrome
 from llmlab.config import EngineConfig
 from llmlab.measure.metrics import summarize
-from llmlab.perf.cost import StepShape, kv_bytes_per_token
+from llmlab.perf.cost import StepShape, kv_bytes_per_token, trace_shapes
 from llmlab.perf.interconnect import Interconnect, interconnect_catalog, load_interconnect
 from llmlab.perf.models import load_model_config
 from llmlab.sched.chunked import Chunked
@@ -118,7 +119,9 @@ def test_two_prompts_share_one_way_out_and_two_workers_share_one_way_in():
     load = [Arrival(0, 8, 2), Arrival(0, 8, 2)]
     one = pair(PromptsOnly(MS), link).run(load).meta["moves"]
     two = pair(PromptsOnly(MS), link, split=(2, 1)).run(load).meta["moves"]
-    for moves in (one, two):
+    by_one = SMALL.with_(max_num_seqs=1)
+    out = pair(PromptsOnly(MS), link, prefill=by_one, split=(1, 2)).run(load).meta["moves"]
+    for moves in (one, two, out):
         assert max(move["t_arrived"] for move in moves) >= 2_000 * MS
     apart = pair(PromptsOnly(MS), link, split=(2, 2)).run(load).meta["moves"]
     assert max(move["t_arrived"] for move in apart) < 1_010 * MS
@@ -178,12 +181,13 @@ LINKS = [FAST, Interconnect("slow", "slow", 5e5, 0.8, 1e-3)]
     st.sampled_from(LINKS),
     st.sampled_from([17, 40]),
     st.sampled_from([0, 12]),
+    st.sampled_from([10, 64]),
 )
 @settings(deadline=None, max_examples=25)
 def test_every_token_is_computed_once_moved_once_and_no_block_stays_taken(
-    load, split, link, blocks, local_below
+    load, split, link, blocks, local_below, budget
 ):
-    config = SMALL.with_(num_blocks=blocks)
+    config = SMALL.with_(num_blocks=blocks, max_num_batched_tokens=budget)
     options = {"split": split, "prefill": config, "decode": config, "local_below": local_below}
     simulator = pair(real_clock(), link, **options)
     trace = simulator.run(load)
@@ -237,6 +241,30 @@ def test_a_prefill_worker_keeps_its_blocks_until_the_transfer_is_acknowledged():
     assert second.t_first_scheduled >= arrived > first.t_first_scheduled
 
 
+def test_a_prompt_that_is_computed_again_is_sent_once():
+    # The prefill pool holds 36 tokens, and prompts grow in it side by side, 5 tokens a step.
+    tight = SMALL.with_(num_blocks=9, max_num_batched_tokens=10)
+    loads = [[Arrival(0, 12, 2), Arrival(0, 30, 2), Arrival(0, 30, 2)], [Arrival(0, 20, 2)] * 6]
+    for load in loads:
+        simulator = pair(real_clock(), prefill=tight.with_(long_prefill_token_threshold=5))
+        trace = simulator.run(load)
+        assert any(s.preempted for s in trace.steps if s.worker == "prefill 0")
+        assert [m["tokens"] for m in trace.meta["moves"]] == [a.prompt_tokens for a in load]
+
+
+def test_blocks_under_way_are_not_given_to_others_when_their_client_leaves():
+    link = Interconnect("slow", "slow", 16_000, 1.0, 0.0)  # a prompt of 16 tokens takes a second
+    chunks = SMALL.with_(max_num_batched_tokens=8)
+    decode = SMALL.with_(num_blocks=5)  # one prompt of 16 at a time
+    load = [Arrival(0, 16, 2, cancel_after_ns=15 * MS), Arrival(0, 16, 2)]
+    simulator = pair(PromptsOnly(10 * MS), link, prefill=chunks, decode=decode)
+    gone, served = simulator.run(load).requests.values()
+    assert (gone.outcome, served.outcome) == ("cancelled", "completed")
+    # The first chunk, 8 of 16 tokens, left when its first layer was done, and took half a second.
+    assert simulator.moves[1].t_asked >= 500 * MS
+    assert left_over(simulator) == [0, 0]
+
+
 def test_what_cannot_fit_the_prefill_workers_is_computed_where_it_decodes():
     simulator = pair(real_clock(), prefill=SMALL.with_(num_blocks=4))
     trace = simulator.run([Arrival(0, 30, 5), Arrival(0, 8, 5)])
@@ -276,6 +304,11 @@ def test_the_trace_names_workers_is_simulated_and_can_be_kept(tmp_path):
     assert trace.meta["pools"] == "1P2D"
     assert {s.worker for s in trace.steps} == {"prefill 0", "decode 0", "decode 1"}
     assert [s.index for s in trace.steps] == list(range(len(trace.steps)))
+    # Each worker has its track in a Chrome trace, and knows which tokens it sampled itself.
+    events = to_chrome(trace)["traceEvents"]
+    named = {e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == 1}
+    assert named == {"decode 0 steps", "decode 1 steps", "prefill 0 steps"}
+    assert sum(shape.num_sampled for shape in trace_shapes(trace)) == 5 + 5 + 1
     trace.write_jsonl(tmp_path / "run.jsonl")
     again = Trace.read_jsonl(tmp_path / "run.jsonl")
     assert (again.requests, again.steps) == (trace.requests, trace.steps)
