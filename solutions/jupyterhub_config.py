@@ -16,12 +16,14 @@ c = get_config()  # noqa: F821  (JupyterHub defines it)
 
 BIN = Path(sys.executable).parent
 SHARED = Path(os.environ.get("LLMLAB_HUB_DIR", "/srv/llmlab"))
+STATE = SHARED / "hub"  # who is logged in, and the secret of the cookies: for the hub alone
+STATE.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 # The hub: loopback only; a web server with a certificate stands before it.
 c.JupyterHub.bind_url = "http://127.0.0.1:8000"
-c.JupyterHub.db_url = f"sqlite:///{SHARED}/jupyterhub.sqlite"
-c.JupyterHub.cookie_secret_file = f"{SHARED}/cookie_secret"
-c.ConfigurableHTTPProxy.pid_file = f"{SHARED}/proxy.pid"
+c.JupyterHub.db_url = f"sqlite:///{STATE}/jupyterhub.sqlite"
+c.JupyterHub.cookie_secret_file = f"{STATE}/cookie_secret"
+c.ConfigurableHTTPProxy.pid_file = f"{STATE}/proxy.pid"
 
 # Who may come in: accounts of this machine, by their Unix group.
 c.JupyterHub.authenticator_class = "pam"

@@ -55,6 +55,8 @@ c.JupyterHub.bind_url = "http://127.0.0.1:{port}"
 c.JupyterHub.hub_port = {hub_port}
 c.ConfigurableHTTPProxy.api_url = "http://127.0.0.1:{api_port}"
 c.ConfigurableHTTPProxy.command = [{proxy!r}]
+if not {uids!r} and os.geteuid() == 0:
+    c.Spawner.args.append("--allow-root")
 """
 
 
@@ -306,14 +308,17 @@ def test_the_system_keeps_accounts_apart(school: Class, done: dict[str, dict[str
         pytest.skip("needs root and a Python that every account may run; here all is one account")
     assert done["ada"]["uid"] != done["grace"]["uid"]
     grace = done["grace"]
+    database = school.homes.parent / "shared" / "hub" / "jupyterhub.sqlite"
+    assert database.exists()
+    private = [f"/proc/{grace['pid']}/environ", grace["store"], f"{grace['cwd']}/mine.txt"]
     code = f"""
 import json
 refused = []
-for path in ("/proc/{grace["pid"]}/environ", "{grace["store"]}", "{grace["cwd"]}/mine.txt"):
+for path in {[*private, str(database)]}:
     try:
         open(path, "rb").read()
     except PermissionError:
         refused.append(path)
-print(json.dumps(dict(refused=len(refused))))
+print(json.dumps(dict(refused=refused)))
 """
-    assert school.people["ada"].run(code) == {"refused": 3}
+    assert school.people["ada"].run(code) == {"refused": [*private, str(database)]}
