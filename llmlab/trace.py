@@ -36,9 +36,10 @@ class TokenEvent:
 class RequestRecord:
     """One request from intent to end.
 
-    t_sched: when the workload meant to send it; t_send: when it was sent; t_queued: when the
-    engine took it (so t_send..t_queued is preprocessing and transport); t_first_scheduled: start
-    of the first step that gave it tokens; t_end: when it was over for its sender.
+    t_sched: when the workload meant to send it; t_send: when it was sent; t_queued: when it came
+    to the engine, ready to be computed, whether or not a step was running (so t_send..t_queued is
+    preprocessing and transport); t_first_scheduled: when the first step that gave it tokens was
+    planned; t_end: when it was over for its sender.
     preemptions: (preempted at, scheduled again at or None) pairs.
     Clients only: reads, (stamp, bytes) of each socket read of the answer; frames, how many
     streamed frames of each kind there were (role, content, finish, usage, ...).
@@ -69,6 +70,8 @@ class RequestRecord:
 class StepRecord:
     """One engine step: the plan, and the state of the pool after it.
 
+    Steps do not overlap: t_start is when it was planned, or when the step before it was over if
+    it was launched behind that one.
     scheduled: (request_id, n tokens, num_computed_tokens before, decodes?) per request.
     utilization: optional achieved figures by part (see perf.roofline), as plain numbers.
     worker: which engine took it, where a run has several ("prefill 0", "decode 0"); else "".

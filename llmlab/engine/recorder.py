@@ -14,6 +14,7 @@ class Recorder:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
+        self._last_end = 0
 
     def queued(self, record: RequestRecord, request: Request, now: int) -> None:
         """The engine took the request."""
@@ -63,13 +64,11 @@ class Recorder:
         """Its tokens are here: one for each id in `emitted`."""
         for request_id in emitted:
             self.trace.requests[request_id].events.append(TokenEvent(now))
-        step.t_end = now
-        if self.trace.steps:
-            last = self.trace.steps[-1]
-            # A long-running server forgets its oldest steps; numbers are never used twice.
-            step.index = last.index + 1
-            # Launched while the one before was running: its own time begins where that one ends.
-            step.t_start = max(step.t_start, last.t_end)
+        # Launched while the one before was running: its own time begins where that one ends.
+        step.t_start, step.t_end = max(step.t_start, self._last_end), now
+        self._last_end = now
+        # A long-running server forgets its oldest steps; numbers are never used twice.
+        step.index = self.trace.steps[-1].index + 1 if self.trace.steps else 0
         self.trace.steps.append(step)
 
     def finished(self, request: Request, now: int) -> None:

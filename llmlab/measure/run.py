@@ -126,6 +126,8 @@ class _Run:
         finally:  # also on Ctrl-C: leave no request behind in the engine
             for request_id in self.flying:
                 self._abort(request_id, "run_ended")
+        if self.engine.has_work:  # a step under way, whose tokens are nobody's now
+            self.engine.step()
         return self._trace()
 
     # ------------------------------------------------------------ sending

@@ -61,6 +61,11 @@ def unavailable(message: str) -> ApiError:
     return ApiError(503, message, type_="server_error", code="unavailable")
 
 
+def out_of_memory(message: str) -> ApiError:
+    """503: this request did not fit beside the others; the message has the numbers that would."""
+    return ApiError(503, message, type_="server_error", code="out_of_memory")
+
+
 async def on_api_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ApiError)
     return error.response()

@@ -12,12 +12,12 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from llmlab.config import EngineConfig
 from llmlab.sched.request import SamplingParams
-from llmlab.serve.errors import ApiError, too_busy, unavailable
+from llmlab.serve.errors import ApiError, out_of_memory, too_busy, unavailable
 from llmlab.serve.prometheus import Metrics
 from llmlab.trace import RequestRecord, Trace
 
@@ -64,6 +64,7 @@ class EngineLike(Protocol):
         class_name: str = "default",
         t_sched: int | None = None,
         t_send: int | None = None,
+        t_queued: int | None = None,
     ) -> str: ...
     def step(self) -> Sequence[Output]: ...
     def abort(self, request_id: str) -> Any: ...
@@ -150,7 +151,11 @@ class EngineLoop:
         class_name: str = "default",
         t_send: int | None = None,
     ) -> Stream:
-        """Hand a request to the engine. ValueError: it refuses; ApiError: the house is full."""
+        """Hand a request to the engine. ValueError: it refuses; ApiError: the house is full.
+
+        From here on the request waits for the engine, also while a step runs that keeps it from
+        being looked at: `t_queued` is now.
+        """
         if self._dead is not None:
             raise unavailable(self._dead)
         if self.num_live >= self.max_live:
@@ -159,11 +164,12 @@ class EngineLoop:
             raise ValueError(f"request id {request_id!r} is in use by a running request")
         stream = self._streams[request_id] = Stream(request_id)
         added = asyncio.get_running_loop().create_future()
+        stamps = {"t_send": t_send, "t_queued": self.clock()}
 
         def add() -> None:
             try:
                 self.engine.add(
-                    prompt, params, request_id=request_id, class_name=class_name, t_send=t_send
+                    prompt, params, request_id=request_id, class_name=class_name, **stamps
                 )
                 stream.record = self.engine.trace.requests[request_id]
             except Exception as error:
@@ -205,14 +211,16 @@ class EngineLoop:
         self._commands.put(run)
         return await future
 
-    def _deliver(self, outputs: Sequence[Output]) -> None:
+    def _deliver(self, outputs: Sequence[Output], failed: Mapping[str, str]) -> None:
+        """failed: why the outputs with finish reason "error" are the last of their requests."""
         for output in outputs:
             stream = self._streams.get(output.request_id)
             if stream is None:
                 continue  # it left while the step ran
             if output.finish_reason is not None:
                 del self._streams[output.request_id]
-            stream.put(output)
+            error = output.finish_reason == "error"
+            stream.put(out_of_memory(failed[output.request_id]) if error else output)
 
     def _fail_all(self, reason: str) -> None:
         streams, self._streams = self._streams, {}
@@ -255,7 +263,14 @@ class EngineLoop:
         engine, trace = self.engine, self.engine.trace
         steps_before = len(trace.steps)
         outputs = engine.step()
-        self._post(self._deliver, outputs)
+        failed = {
+            output.request_id: trace.requests[output.request_id].reason or "no reason known"
+            for output in outputs
+            if output.finish_reason == "error"
+        }
+        for reason in set(failed.values()):
+            log.error("%d requests failed: %s", len(failed), reason)
+        self._post(self._deliver, outputs, failed)
         got_tokens = [output.request_id for output in outputs if output.token_ids]
         if len(trace.steps) > steps_before:
             self.metrics.on_step(trace.steps[-1], trace, got_tokens)

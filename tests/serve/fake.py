@@ -61,7 +61,7 @@ class FakeEngine:
         self._live: dict[str, tuple[list[int], SamplingParams, list[str]]] = {}
 
     def add(self, prompt, params, *, request_id=None, class_name="default", t_sched=None,
-            t_send=None):  # fmt: skip
+            t_send=None, t_queued=None):  # fmt: skip
         if len(prompt) + (params.max_tokens or 1) > self.config.max_model_len:
             raise ValueError(
                 f"prompt of {len(prompt)} tokens and max_tokens = {params.max_tokens} exceed "
@@ -71,7 +71,7 @@ class FakeEngine:
         self._live[request_id] = (list(prompt), params, words(prompt, n))
         self.trace.requests[request_id] = RequestRecord(
             request_id, class_name, len(prompt), n, t_sched=t_sched, t_send=t_send,
-            t_queued=time.perf_counter_ns(),
+            t_queued=t_queued or time.perf_counter_ns(),
         )  # fmt: skip
         return request_id
 

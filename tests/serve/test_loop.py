@@ -9,8 +9,10 @@ import time
 
 import httpx
 import pytest
+import torch
 
 from llmlab.config import EngineConfig
+from llmlab.engine import Engine, load_model
 from llmlab.sched.request import SamplingParams
 from llmlab.serve.errors import ApiError
 from llmlab.serve.loop import EngineLoop
@@ -197,3 +199,74 @@ def test_closing_cuts_what_takes_longer_than_the_drain_time():
     assert time.monotonic() - started < 10
     assert engine.num_blocks_used == 0
     connection.close()
+
+
+# -- when it came, and when it cannot be computed ------------------------------------------
+
+
+def test_a_request_that_comes_during_a_step_is_queued_from_then_on():
+    """Not from the end of that step: what waits behind a long prefill waits, it is not prepared."""
+    engine = FakeEngine()
+    engine.gate = threading.Semaphore(0)
+    clock = time.perf_counter_ns
+
+    async def body(loop):
+        first = await loop.submit([1], params(2), request_id="a")
+        await asyncio.to_thread(engine.in_step.wait)  # the step runs, and waits at its gate
+        came = clock()
+        waiting = asyncio.create_task(loop.submit([2], params(2), request_id="b", t_send=came))
+        await asyncio.sleep(0.05)
+        released = clock()
+        engine.gate.release(1000)
+        await text_of(first)
+        await text_of(await waiting)
+        return came, released
+
+    came, released = with_loop(engine, body)
+    record = engine.trace.requests["b"]
+    assert came <= record.t_queued < released <= record.t_first_scheduled
+
+
+class Scarce:
+    """A runner on a card that runs out of memory when a request begins with this token."""
+
+    POISON = 66
+
+    def __init__(self, runner):
+        self.runner = runner
+        self.build = runner.build
+        runner.build = self
+
+    def __call__(self, plan):
+        if any(request.prompt_token_ids[0] == self.POISON for request, _ in plan.scheduled):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return self.build(plan)
+
+
+@pytest.mark.parametrize("overlapped", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+def test_out_of_memory_fails_its_requests_with_numbers_and_the_server_goes_on(
+    caplog, stream, overlapped
+):
+    engine = Engine(load_model("tiny"), EngineConfig(num_blocks=64), async_scheduling=overlapped)
+    Scarce(engine.runner)
+    config = ServeConfig(port=0, model_name="fake")
+    with running(engine, config) as url, httpx.Client(base_url=url, timeout=20) as http:
+        assert ask(http, prompt="A good one", max_tokens=2).status_code == 200
+        with pytest.warns(RuntimeWarning, match="out of memory"):
+            answer = ask(http, prompt="Bad", max_tokens=2, stream=stream)
+        said = answer.text
+        assert "up to 10 tokens and 1 requests have fitted" in said
+        assert "max_num_batched_tokens = 10 and max_num_seqs = 1, or fewer num_blocks" in said
+        assert '"out_of_memory"' in said
+        assert "[DONE]" not in said
+        assert "GiB" not in said, "the inside stays inside"
+        if not stream:
+            assert_error(answer, 503, "out of memory")
+        assert ask(http, prompt="A good one", max_tokens=2).status_code == 200
+        assert http.get("/health").status_code == 200
+        assert 'finished_reason="error"' in http.get("/metrics").text
+    assert "out of memory" in caplog.text, "the operator is told"
+    assert engine.scheduler.num_blocks_used == 0
+    outcomes = [record.outcome for record in engine.trace.requests.values()]
+    assert outcomes == ["completed", "failed", "completed"]
