@@ -1,0 +1,90 @@
+"""Online softmax, one tile at a time, in torch: the learner's fold and its check.
+
+m, total, acc = fold(m, total, acc, score, v)         score [N], v [N, D], acc [D]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from llmlab.check.checker import record_code
+from llmlab.check.result import Result
+from llmlab.labs.decode_cases import near, unshrunk
+
+FOLD = "A2.online-softmax"
+
+Fold = Callable[..., Any]
+
+
+def failed(exercise: str, message: str) -> Result:
+    record_code(exercise, False)
+    return Result(exercise, "incorrect", message)
+
+
+def passed(exercise: str, message: str) -> Result:
+    record_code(exercise, True)
+    return Result(exercise, "correct", message, score=1.0)
+
+
+def fold_tile(
+    m: torch.Tensor, total: torch.Tensor, acc: torch.Tensor, score: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The library's own: m, total (), acc [D], score [N], v [N, D] to the new three."""
+    m_new = torch.maximum(m, score.max())
+    shrink, p = (m - m_new).exp(), (score - m_new).exp()
+    return m_new, total * shrink + p.sum(), acc * shrink + p @ v
+
+
+def fold_all(fold: Fold, scores: torch.Tensor, v: torch.Tensor, tile: int) -> torch.Tensor:
+    """Fold tile after tile, from m = -inf; returns acc / total, [D]."""
+    m, total, acc = torch.tensor(-torch.inf), torch.tensor(0.0), torch.zeros(v.shape[1])
+    for begin in range(0, scores.shape[0], tile):
+        m, total, acc = fold(m, total, acc, scores[begin : begin + tile], v[begin : begin + tile])
+    return acc / total
+
+
+def check_fold(mine: Fold, seed: int = 0) -> Result:
+    """Whatever the tiles, folding them must give softmax over all keys; also for large scores."""
+    gen = torch.Generator().manual_seed(seed)
+    for count, tile, loud in ((5, 5, 1), (12, 4, 3), (9, 1, 3), (30, 8, 5), (24, 8, 200)):
+        scores = loud * torch.randn(count, generator=gen)
+        if count == 12:
+            scores = scores.sort().values  # each tile brings a larger score
+        v = torch.randn(count, 3, generator=gen)
+        case = f"{count} keys, tiles of {tile}, scores up to {scores.max():.0f}"
+        try:
+            answer = fold_all(mine, scores.clone(), v.clone(), tile)
+        except NotImplementedError:
+            return Result(FOLD, "not answered yet", "")
+        except TypeError as error:
+            if count == 5 and mine(*[torch.zeros(1)] * 5) in (None, ...):
+                return Result(FOLD, "not answered yet", "")
+            return failed(FOLD, f"With {case} it raises {type(error).__name__}: {error}.")
+        except Exception as error:
+            return failed(FOLD, f"With {case} it raises {type(error).__name__}: {error}.")
+        said = _fold_fault(scores, v, tile, answer)
+        if said is not None:
+            return failed(FOLD, f"With {case} it {said}.")
+    return passed(FOLD, "Any tiles, small scores and large: all as softmax over all keys.")
+
+
+def _fold_fault(scores: torch.Tensor, v: torch.Tensor, tile: int, answer: Any) -> str | None:
+    expected = scores.double().softmax(0) @ v.double()
+    if not isinstance(answer, torch.Tensor) or answer.shape != expected.shape:
+        return "gives no acc of shape [D]: return m, total and acc, in this order"
+    if not bool(answer.isfinite().all()):
+        return "overflows: exp of a large score is inf; take the largest score off first"
+    if near(answer, expected):
+        return None
+    for flags, said in (
+        ((True, True), "never shrinks what it has summed when a larger score arrives"),
+        ((True, False), "shrinks total but not acc when a larger score arrives"),
+        ((False, True), "shrinks acc but not total when a larger score arrives"),
+    ):
+        one = unshrunk(scores[None].double(), v[:, None].double(), tile, *flags)[0]
+        if near(answer, one):
+            return said
+    return f"is off by {float((answer - expected).abs().max()):.2g}"
