@@ -4,6 +4,7 @@ from llmlab.viz.panels.block_panel import BlockPanel
 from llmlab.viz.panels.chunk_panel import ChunkPanel
 from llmlab.viz.panels.knob_panel import KnobPanel
 from llmlab.viz.panels.load_panel import LoadPanel
+from llmlab.viz.panels.pools_panel import PoolsPanel
 from llmlab.viz.panels.quiz_panel import QuizPanel
 from llmlab.viz.panels.race_panel import RacePanel
 from llmlab.viz.panels.request_panel import RequestPanel, show_request
@@ -16,6 +17,7 @@ __all__ = [
     "ChunkPanel",
     "KnobPanel",
     "LoadPanel",
+    "PoolsPanel",
     "QuizPanel",
     "RacePanel",
     "RequestPanel",
