@@ -27,6 +27,12 @@ Examples
   llmlab simulate --published
   llmlab simulate --list
 
+Two GPUs, as one that prefills and one that decodes, and as two that do both
+
+\b
+  llmlab simulate --disaggregated 1P1D --interconnect infiniband-ndr
+  llmlab simulate --replicas 2
+
 Your own workload on your own hardware
 
 \b
@@ -72,6 +78,16 @@ def simulate(
         str | None, typer.Option(help="fp32, fp16, bf16, fp8, int8 or int4; bf16 unless given.")
     ] = None,
     kv: Annotated[str | None, typer.Option(help="The same for cached keys and values.")] = None,
+    disaggregated: Annotated[
+        str | None, typer.Option(help="Pools of prefill and decode workers: 1P1D, 2P1D, ...")
+    ] = None,
+    interconnect: Annotated[
+        str | None, typer.Option(help="Link between pools: see --list; else the device's own.")
+    ] = None,
+    local_below: Annotated[
+        int, typer.Option(help="Shorter prompts are computed by the decode worker.")
+    ] = 64,
+    replicas: Annotated[int, typer.Option(help="Equal workers that share the requests.")] = 1,
     gpu_memory_utilization: Annotated[float, typer.Option(help="Share of memory used.")] = 0.9,
     users: Annotated[
         int | None, typer.Option(help="A closed loop of this many users instead of the workload.")
@@ -115,25 +131,56 @@ def show_run(given: dict[str, Any]) -> None:
     from llmlab.cli.report import show_summary
     from llmlab.measure.limits import limits_of
     from llmlab.measure.metrics import summarize
+    from llmlab.sim.pools import moved_summary
 
     trace = run(given)
     if given["save"] is not None:
         trace.write_jsonl(given["save"])
         err.print(f"wrote {given['save']}")
+    moved = moved_summary(trace) if "moves" in trace.meta else None
     summary = summarize(trace, limits=limits_of(trace))
+    summary.meta.pop("moves", None)  # one row a request; `--out` keeps them
     if given["as_json"]:
-        print(json.dumps(summary.to_dict(), indent=1, allow_nan=False))
+        found = summary.to_dict() | ({} if moved is None else {"disaggregated": moved})
+        print(json.dumps(found, indent=1, allow_nan=False))
         return
-    meta = trace.meta
-    out.print(
-        f"SIMULATED: {meta['model']} on {meta['tensor_parallel']} x {meta['hardware']}, "
-        f"{meta['policy']}, {meta['config']['num_blocks'] * meta['config']['block_size']:,} "
-        "tokens of KV cache",
-        soft_wrap=True,
-        highlight=False,
-    )
+    out.print(_title(trace.meta), soft_wrap=True, highlight=False)
+    if moved is not None:
+        out.print(_moved(moved), soft_wrap=True, highlight=False)
     out.print()
     show_summary(summary)
+
+
+def _title(meta: dict[str, Any]) -> str:
+    """What was simulated, in a line."""
+    devices = f"{meta['tensor_parallel']} x {meta['hardware']}"
+    if "pools" in meta:
+        devices = f"{meta['pools']}, each {devices}, over {meta['interconnect']['name']}"
+    elif meta.get("replicas", 1) > 1:
+        devices = f"{meta['replicas']} replicas, each {devices}"
+    tokens = meta["config"]["num_blocks"] * meta["config"]["block_size"]
+    return (
+        f"SIMULATED: {meta['model']} on {devices}, {meta['policy']}, {tokens:,} tokens of KV cache"
+    )
+
+
+def _moved(moved: dict[str, Any]) -> str:
+    """What went over the link, and how much of it showed."""
+    lines = [
+        f"{moved['requests_moved']} prompts moved, {moved['requests_local']} stayed local: "
+        f"{moved['bytes_moved']:,} bytes (the formula: {moved['bytes_formula']:,})"
+    ]
+    if moved["requests_moved"]:
+        transfer, visible = moved["transfer_ms"], moved["visible_ms"]
+        lines.append(
+            f"a transfer keeps the link busy for {transfer['p50']:.2f} ms at the median; "
+            f"{visible['p50']:.2f} ms of it show (p95 {visible['p95']:.2f})"
+        )
+    lines += [
+        f"{worker}: {queue['max_waiting']} waiting at most, {queue['mean_waiting']:.1f} on average"
+        for worker, queue in moved["queues"].items()
+    ]
+    return "\n".join(lines)
 
 
 def run(given: dict[str, Any]) -> Trace:
@@ -144,6 +191,7 @@ def run(given: dict[str, Any]) -> Trace:
     from llmlab.perf.models import load_model_config
     from llmlab.sim import simulate as sim
     from llmlab.sim.load import ClosedLoop
+    from llmlab.sim.pools import simulate_replicas
     from llmlab.sim.step_time import load_constants
 
     load: Any
@@ -156,15 +204,38 @@ def run(given: dict[str, Any]) -> Trace:
     if device != THIS_MACHINE:
         device = load_hardware(device, given["hardware_file"])
     name = given["constants"]
-    knobs = ("policy", "seed", "tensor_parallel", "gpu_memory_utilization")
+    knobs = ("seed", "tensor_parallel", "gpu_memory_utilization")
     limits = ("max_num_batched_tokens", "max_num_seqs")
-    return sim.simulate(
-        load,
-        load_model_config(given["model"], given["model_file"]),
-        device,
-        constants=None if name is None else load_constants(name),
-        precision=_precision(given, device == THIS_MACHINE),
+    options: dict[str, Any] = {
+        "constants": None if name is None else load_constants(name),
+        "precision": _precision(given, device == THIS_MACHINE),
         **{knob: given[knob] for knob in (*knobs, *limits)},
+    }
+    what = (load, load_model_config(given["model"], given["model_file"]), device)
+    if given["disaggregated"] is not None:
+        return _apart(given, what, options)
+    if given["interconnect"] is not None:
+        raise ValueError("--interconnect: links pools, so it needs --disaggregated (say 1P1D)")
+    if given["replicas"] != 1:
+        return simulate_replicas(*what, given["replicas"], policy=given["policy"], **options)
+    return sim.simulate(*what, policy=given["policy"], **options)
+
+
+def _apart(given: dict[str, Any], what: tuple[Any, Any, Any], options: dict[str, Any]) -> Trace:
+    """A run on pools; their policy is the real pair's, so there is none to choose."""
+    from llmlab.perf.interconnect import load_interconnect
+    from llmlab.sim.pools import simulate_disaggregated
+
+    for option, usual in (("policy", "chunked"), ("replicas", 1)):
+        if given[option] != usual:
+            raise ValueError(f"--{option}: does not go with --disaggregated; leave it out")
+    name = given["interconnect"]
+    return simulate_disaggregated(
+        *what,
+        given["disaggregated"],
+        interconnect=None if name is None else load_interconnect(name, given["hardware_file"]),
+        local_below=given["local_below"],
+        **options,
     )
 
 
@@ -180,12 +251,14 @@ def show_list(as_json: bool) -> None:
     """Names of models, devices, constants and workloads."""
     from llmlab.measure.workload import names
     from llmlab.perf.hardware import hardware_catalog
+    from llmlab.perf.interconnect import interconnect_catalog
     from llmlab.perf.models import models_catalog
     from llmlab.sim.step_time import constants_catalog
 
     found = {
         "models": list(models_catalog().entries),
         "hardware": [*hardware_catalog().entries, "this-machine"],
+        "interconnects": list(interconnect_catalog().entries),
         "constants": list(constants_catalog().entries),
         "workloads": names(),
     }

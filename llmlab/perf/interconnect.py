@@ -53,8 +53,12 @@ def interconnect_catalog(path: str | Path | None = None) -> Catalog:
 
 
 def load_interconnect(name: str, path: str | Path | None = None) -> Interconnect:
-    """One link by name; an unknown name is a ValueError that lists the near ones."""
-    catalog = interconnect_catalog(path)
+    """One link by name; an unknown name is a ValueError that lists the near ones.
+
+    path: a file of one's own; the shipped links are known too where it has none.
+    """
+    own = path is not None and "interconnects:" in Path(path).read_text(encoding="utf-8")
+    catalog = interconnect_catalog(path if own else None)
     key = catalog.resolve(name)
     entry: dict[str, Any] = catalog.entry(key, ("gb_s", "efficiency", "latency_us", "source"))
     for field in ("gb_s", "efficiency", "latency_us"):

@@ -10,6 +10,8 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from llmlab.config import EngineConfig, ModelConfig, require, require_int
 from llmlab.perf.hardware import Hardware
 from llmlab.perf.interconnect import Interconnect, load_interconnect
@@ -153,3 +155,37 @@ def simulate_replicas(
     name = policy if isinstance(policy, str) else getattr(policy, "__name__", "custom")
     describe(trace, placed, workload, seed, policy=name, replicas=replicas)
     return trace
+
+
+def moved_summary(trace: Trace) -> dict[str, Any]:
+    """What a disaggregated run moved, how long it took and what of it showed, and the queues.
+
+    Times in ms, bytes whole. bytes_formula: tokens moved times 2 layers kv_heads head_dim bytes.
+    queues: for each worker the most and the mean (over its steps) of waiting requests.
+    """
+    moves = trace.meta["moves"]
+    there = [move for move in moves if move["t_arrived"] is not None]
+    tokens = sum(move["tokens"] for move in moves)
+    queues: dict[str, list[int]] = {}
+    for step in trace.steps:
+        queues.setdefault(step.worker, []).append(step.num_waiting)
+    return {
+        "requests_moved": len(there),
+        "requests_local": len(trace.requests) - len(moves),
+        "tokens_moved": tokens,
+        "bytes_moved": sum(move["bytes"] for move in moves),
+        "bytes_formula": tokens * trace.meta["kv_bytes_per_token"],
+        "transfer_ms": _percentiles([move["busy_ns"] for move in there]),
+        "visible_ms": _percentiles([move["visible_ns"] for move in there]),
+        "queues": {
+            worker: {"max_waiting": max(waits), "mean_waiting": sum(waits) / len(waits)}
+            for worker, waits in sorted(queues.items())
+        },
+    }
+
+
+def _percentiles(nanoseconds: list[int]) -> dict[str, float | None]:
+    names = {"p50": 50, "p95": 95, "max": 100}
+    if not nanoseconds:
+        return dict.fromkeys(names)
+    return {name: float(np.percentile(nanoseconds, q)) / 1e6 for name, q in names.items()}

@@ -59,6 +59,33 @@ def test_the_page_says_that_it_is_simulated():
     assert page.startswith("SIMULATED: llama-3.1-8b on 1 x h100-sxm")
 
 
+def test_pools_say_what_they_moved_and_replicas_that_they_are_some(folder):
+    args = ("--users", 2, "--prompt-tokens", 500, "--output-tokens", 4)
+    apart = (*args, "--disaggregated", "1P1D", "--interconnect", "pcie-4")
+    found = json.loads(run(*apart, "--json").stdout)
+    moved = found["disaggregated"]
+    assert moved["bytes_moved"] == moved["bytes_formula"] == 8 * 500 * 131_072
+    assert set(moved["queues"]) == {"prefill 0", "decode 0"}
+    assert "moves" not in found["meta"]
+    page = run(*apart, "--out", folder / "run.jsonl").stdout
+    assert page.startswith("SIMULATED: llama-3.1-8b on 1P1D, each 1 x h100-sxm, over pcie-4")
+    assert "8 prompts moved, 0 stayed local: 524,288,000 bytes" in page
+    assert len(Trace.read_jsonl(folder / "run.jsonl").meta["moves"]) == 8
+    assert "on 2 replicas, each 1 x h100-sxm" in run(*args, "--replicas", 2).stdout
+
+
+def test_ones_own_link_is_found_in_the_hardware_file(folder):
+    links = "interconnects:\n  wire: {gb_s: 1, efficiency: 1.0, latency_us: 0, source: mine}\n"
+    (folder / "gpu.yaml").write_text(HARDWARE + links)
+    args = ("--hardware-file", folder / "gpu.yaml", "--hardware", "my-gpu", "--users", 1)
+    apart = ("--model", "llama-3.2-1b", "--disaggregated", "1P1D", "--interconnect")
+    result = run(*args, *apart, "wire", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["meta"]["interconnect"]["bandwidth"] == 1e9
+    (folder / "gpu.yaml").write_text(HARDWARE)
+    assert run(*args, *apart, "pcie-4").exit_code == 0
+
+
 def test_the_trace_can_be_kept(folder):
     result = run("--users", 2, "--output-tokens", 4, "--out", folder / "run.jsonl")
     assert result.exit_code == 0
@@ -85,6 +112,13 @@ def test_the_same_command_gives_the_same_figures(folder):
         (("--weights", "fp3"), "fp32"),
         (("--hardware", "this-machine"), "llmlab calibrate"),
         (("--hardware-file", "absent.yaml"), "cannot be read"),
+        (("--disaggregated", "one"), "must be like 1P1D"),
+        (("--disaggregated", "0P1D"), "Pools.prefill = 0"),
+        (("--disaggregated", "1P1D", "--interconnect", "pcie-9"), "did you mean pcie-"),
+        (("--disaggregated", "1P1D", "--policy", "static"), "leave it out"),
+        (("--disaggregated", "1P1D", "--local-below", -1), "local_below = -1"),
+        (("--interconnect", "pcie-4"), "needs --disaggregated"),
+        (("--replicas", 0), "replicas = 0"),
     ],
 )
 def test_a_mistake_is_one_sentence_on_stderr_and_status_2(args, says):
