@@ -24,6 +24,7 @@ COMMANDS = {
     "simulate": ("simulate", "Run a workload on a simulated GPU."),
     "sweep": ("sweep", "Run a grid of configurations and show the best."),
     "serve": ("serve", "Serve the engine over an OpenAI-compatible HTTP API."),
+    "disagg": ("disagg", "Prefill and decode in two processes; what moves between them."),
     "bench": ("bench", "Benchmarks: sched, sim, cpu, gpu, serve."),
     "metrics": ("report", "The four numbers, and the rest, of a saved trace."),
     "compare": ("compare", "Compare two runs, or say why they cannot be compared."),

@@ -251,3 +251,9 @@ class _Pair:
             self.ended,
             self.partial,
         )
+
+
+if __name__ == "__main__":
+    from llmlab.engine.pair_torchrun import main
+
+    main()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import select
 import socket
@@ -108,7 +109,9 @@ class Link:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    """What happened, without the place in gloo's source and its guesses after the first sentence."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return re.sub(r"^\[\S*\] ", "", line).split(". This is")[0][:200]
 
 
 def loopback_name() -> str:
@@ -131,7 +134,7 @@ def connect(
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = loopback_name()
     dist.init_process_group(
         backend,
-        store=dist.PrefixStore("tensors", store),
+        store=dist.PrefixStore("tensors", store),  # type: ignore[attr-defined]
         rank=rank,
         world_size=2,
         timeout=timedelta(seconds=rendezvous_s),

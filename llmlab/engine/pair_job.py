@@ -23,8 +23,8 @@ _TEXT = (
 )
 DEFAULT_PROMPTS = (
     "Name one use of a cache.",
-    _TEXT + "In short:",
-    _TEXT * 3 + "In short:",
+    _TEXT * 2 + "In short:",
+    _TEXT * 4 + "In short:",
     _TEXT * 6 + "In short:",
 )
 

@@ -71,8 +71,11 @@ def about(model: Model, job: PairJob) -> dict[str, Any]:
 
 
 def run_colocated(model: Model, job: PairJob, emit: Emit) -> dict[str, Any]:
-    """The same prompts at once on one engine with the whole machine: tokens, margins, trace."""
-    torch.set_num_threads(os.cpu_count() or 1)
+    """The same prompts at once on one engine, with this worker's threads: tokens, margins, trace.
+
+    Not with all cores: on a busy machine threads that wait for each other cost many times what
+    they bring, and what is compared here are tokens.
+    """
     engine = Engine(model, job.config)
     params = SamplingParams(max_tokens=job.max_tokens, logprobs=2)
     tokens: dict[str, list[tuple[int, float]]] = {}

@@ -75,6 +75,13 @@ class MovedRequest:
         return busy / 1e6
 
     @property
+    def handover_ms(self) -> float | None:
+        """From its prefill's end to the first decode step that served it: transfer and waiting."""
+        if self.t_prefill_end is None or self.t_first_decode is None or self.where != "remote":
+            return None
+        return (self.t_first_decode - self.t_prefill_end) / 1e6
+
+    @property
     def visible_ms(self) -> float | None:
         """From its own prefill's end to its last layer in place; None if it never was."""
         if self.t_last_transfer is None or self.t_prefill_end is None:
@@ -90,7 +97,7 @@ class PairResult:
     tell apart (after one, the two texts are different texts, and comparing ends).
     bytes_moved is counted at the sender, bytes_received at the receiver, bytes_formula is
     2 * layers * kv_heads * head_dim * bytes a number * tokens moved. transfer_ms and visible_ms
-    are sums over requests.
+    are sums over requests. colocated_trace: that engine had the cores of one worker, not of both.
     """
 
     model: str
@@ -118,14 +125,19 @@ class PairResult:
         """For JSON: everything but the traces."""
         data = {k: v for k, v in vars(self).items() if not k.endswith("_trace")}
         data["requests"] = [
-            {**asdict(r), "transfer_ms": r.transfer_ms, "visible_ms": r.visible_ms}
+            {
+                **asdict(r),
+                "transfer_ms": r.transfer_ms,
+                "visible_ms": r.visible_ms,
+                "handover_ms": r.handover_ms,
+            }
             for r in self.requests
         ]
         data["queues"] = {
             side: [point._asdict() for point in points] for side, points in self.queues.items()
         }
-        for row in data["requests"]:
-            row["layers"] = [part._asdict() for part in row["layers"]]
+        for row, request in zip(data["requests"], self.requests, strict=True):
+            row["layers"] = [part._asdict() for part in request.layers]
         return data
 
 
@@ -154,7 +166,7 @@ def pair_result(
     requests = [_request(name, about, traces, decode, ended) for name in names]
     compared = compare(
         [tokens.get(n, []) for n in names],
-        colocated and colocated["tokens"],
+        colocated["tokens"] if colocated else None,
         about["dtype"],
         [r.outcome == "completed" for r in requests],
     )
