@@ -54,7 +54,18 @@ def serve(
         int | None, typer.Option(help="Tokens in one KV block.", show_default=False)
     ] = None,
     num_blocks: Annotated[
-        int | None, typer.Option(help="KV blocks in the pool.", show_default=False)
+        int | None,
+        typer.Option(
+            help="KV blocks in the pool; on CUDA as many as fit if not given.", show_default=False
+        ),
+    ] = None,
+    gpu_memory_utilization: Annotated[
+        float | None,
+        typer.Option(
+            help="CUDA: share of the card for weights, largest step and KV pool; 0.9 if not "
+            "given, the rest stays in reserve. --num-blocks wins.",
+            show_default=False,
+        ),
     ] = None,
     max_model_len: Annotated[
         int | None, typer.Option(help="Most tokens of one request.", show_default=False)
@@ -63,6 +74,14 @@ def serve(
         bool,
         typer.Option("--enable-prefix-caching", help="Share KV blocks of equal beginnings."),
     ] = False,
+    async_scheduling: Annotated[
+        str,
+        typer.Option(
+            help="Launch a step before the tokens of the last one are read back: on, off, or auto "
+            "(on CUDA)."
+        ),
+    ] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     max_queue: Annotated[int, typer.Option(help="Requests beyond max-num-seqs before 429.")] = 256,
     max_streams: Annotated[int, typer.Option(help="Open streams before 429.")] = 512,
     drain_timeout: Annotated[
@@ -99,20 +118,25 @@ def serve(
             max_streams=max_streams,
             drain_timeout=drain_timeout,
         )
-        engine_config = _engine_config(knobs)
+        parts = {
+            "config": _engine_config(knobs),
+            "async_scheduling": _switch("async-scheduling", async_scheduling),
+            "gpu_memory_utilization": gpu_memory_utilization,
+        }
     except (ValueError, OSError) as error:
         raise _fail(str(error)) from None
-    raise typer.Exit(_run(model, config, engine_config, as_json))
+    raise typer.Exit(_run(model, config, device, parts, as_json))
 
 
-def _run(model: str, config: ServeConfig, engine_config: EngineConfig, as_json: bool) -> int:
+def _run(model: str, config: ServeConfig, device: str, parts: dict[str, Any], as_json: bool) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         with err.status(f"loading {model}"):
-            from llmlab.engine import Engine, load_model
+            from llmlab.engine import Engine
+            from llmlab.engine.profile import choose_device, load_for
             from llmlab.serve.server import serve as run
 
-            engine = Engine(load_model(model), engine_config)
+            engine = Engine(load_for(choose_device(device), model), **parts)
         return run(engine, config, on_ready=lambda url: _announce(url, config, as_json))
     except ValueError as error:
         raise _fail(str(error)) from None
@@ -144,6 +168,12 @@ def _engine_config(knobs: dict[str, Any]) -> EngineConfig:
     from llmlab.config import EngineConfig
 
     return EngineConfig(**{name: value for name, value in knobs.items() if value is not None})
+
+
+def _switch(name: str, value: str) -> bool | None:
+    if value not in (known := {"auto": None, "on": True, "off": False}):
+        raise ValueError(f"--{name} {value}: must be auto, on or off")
+    return known[value]
 
 
 def _read_key(path: Path | None) -> str | None:

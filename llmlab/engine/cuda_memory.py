@@ -14,6 +14,8 @@ from llmlab.config import EngineConfig, ModelConfig, require
 
 GPU_MEMORY_UTILIZATION = 0.9  # vLLM's name and default: the rest of the card is the reserve
 
+MOST_BLOCKS = 2**20  # the scheduler's list of free blocks is a Python one
+
 
 def bytes_per_block(model: ModelConfig, block_size: int, element_size: int = 2) -> int:
     """Keys and values of one block over all layers."""
@@ -60,7 +62,8 @@ def fit_pool(
 ) -> EngineConfig:
     """`config` with as many blocks as the card has room for; call it once the weights are there.
 
-    ValueError if the pool would not even hold one request of max_model_len.
+    But no more than can be of use: max_num_seqs requests of max_model_len tokens, or MOST_BLOCKS
+    with a prefix cache. ValueError if the pool would not even hold one such request.
     """
     free, total = torch.cuda.mem_get_info(device)
     blocks = blocks_that_fit(
@@ -70,6 +73,8 @@ def fit_pool(
         activation_bytes(model, config, element_size),
         gpu_memory_utilization,
     )
+    useful = config.max_num_seqs * -(-config.max_model_len // config.block_size)
+    blocks = min(blocks, MOST_BLOCKS if config.enable_prefix_caching else useful)
     tokens = blocks * config.block_size
     if tokens < config.max_model_len:
         raise ValueError(

@@ -31,7 +31,8 @@ def choose_config(
     require_int("EngineConfig", "max_model_len", config.max_model_len, 1, limit)
     share, device = gpu_memory_utilization, torch.device(model.device)
     if device.type != "cuda":
-        require(share is None, "Engine", "gpu_memory_utilization", share, "None without CUDA")
+        without = "left out without a CUDA device (num_blocks sets the pool)"
+        require(share is None, "Engine", "gpu_memory_utilization", share, without)
         return config
     if made is not None or not isinstance(config.num_blocks, Default):
         return config

@@ -16,6 +16,7 @@ import torch
 from llmlab.config import EngineConfig
 from llmlab.engine.engine import Engine
 from llmlab.engine.load import load_model
+from llmlab.engine.model import Model
 
 
 def choose_device(device: str) -> str:
@@ -29,15 +30,22 @@ def choose_device(device: str) -> str:
     return device
 
 
+def load_for(device: str, name: str, progress: Any = None) -> Model:
+    """A model on "cpu" or, in bfloat16, on "cuda"."""
+    if device == "cpu":
+        return load_model(name, progress=progress)
+    return load_model(name, dtype=torch.bfloat16, device=device, progress=progress)
+
+
 def make_engine(
     name: str, config: EngineConfig, scheduler: Any, device: str, progress: Any = None
 ) -> Engine:
     """An engine on `device` whose parts have names in a profile."""
+    model = load_for(device, name, progress)
     if device == "cpu":
-        return Engine(load_model(name, progress=progress), config, scheduler)
+        return Engine(model, config, scheduler)
     from llmlab.engine.cuda_runner import CudaRunner
 
-    model = load_model(name, dtype=torch.bfloat16, device="cuda", progress=progress)
     runner = partial(CudaRunner, graphs=False, ranges=True)
     return Engine(model, config, scheduler, runner=runner)
 

@@ -89,6 +89,12 @@ def test_json_mode_prints_one_line_and_the_engine_has_the_knobs(child):
         (["--max-num-seqs", "0"], "max_num_seqs"),
         (["--port", "70000"], "port"),
         (["--api-key-file", "/no/such/file"], "No such file"),
+        (["--async-scheduling", "maybe"], "must be auto, on or off"),
+        (["--model", "tiny", "--device", "tpu"], "must be auto"),
+        (
+            ["--model", "tiny", "--device", "cpu", "--gpu-memory-utilization", "0.8"],
+            "left out without a CUDA device",
+        ),
     ],
 )
 def test_what_cannot_work_is_one_sentence_and_status_2(args, words):
