@@ -16,7 +16,7 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -80,7 +80,8 @@ def run_once(kind: str, workers: int, numbers: list[int], grid: Grid, setting: S
     answers, seen, inside = {}, set(), []
     begin = time.perf_counter()
     steady = 0.0
-    with closing(_of(runner, setting, grid, numbers)) as stream:
+    cells = ((i, grid[i]) for i in numbers)
+    with closing(runner.run(cell_function(setting), cells)) as stream:
         for done in stream:
             now = time.perf_counter()
             if not done.ok:
@@ -105,10 +106,6 @@ def run_once(kind: str, workers: int, numbers: list[int], grid: Grid, setting: S
         sum(inside) / took / workers,
         answers,
     )
-
-
-def _of(runner: Runner, setting: Setting, grid: Grid, numbers: list[int]) -> Iterator[Any]:
-    return runner.run(cell_function(setting), ((i, grid[i]) for i in numbers))
 
 
 def measure(
@@ -143,7 +140,7 @@ def measure(
 
 def _circumstances(grid: Grid, setting: Setting) -> dict[str, Any]:
     """What a reader needs to compare: grid, machine, versions, date."""
-    versions = {"python": platform.python_version()}
+    versions: dict[str, str | None] = {"python": platform.python_version()}
     for name in ("numpy", "distributed"):
         versions[name] = _version(name)
     return {

@@ -79,7 +79,7 @@ def _piece(samples: list[dict[str, Any]]) -> Piece:
 
     def ends(name: str) -> tuple[float, float]:
         first, last = settled[:tenth], settled[-tenth:]
-        return tuple(round(median(s[name] for s in part) / 1e6, 1) for part in (first, last))  # type: ignore[return-value]
+        return tuple(round(median(s[name] for s in part) / 1e6, 1) for part in (first, last))
 
     return Piece(
         samples[-1]["who"],

@@ -38,7 +38,7 @@ def grade_rows(
     with _kept(out, grader, course, files, folder) as results:
         todo = ((i, cell) for i, cell in enumerate(cells) if not results.done[i])
         tick(results.count)
-        with closing(runner.run(partial(grade_cell, course), todo)) as stream:  # type: ignore[type-var]
+        with closing(runner.run(partial(grade_cell, course), todo)) as stream:
             for done in stream:
                 row = done.value if done.ok else _failed(cells[done.cell][1], done.error)
                 results.write(done.cell, {"ok": done.ok, "row": row})

@@ -27,7 +27,10 @@ HEADS = {
     "max_num_seqs": "max_num_\nseqs",
     "tensor_parallel": "tensor_\nparallel",
 }
-WIDEST_NAME = 14
+WIDEST_NAME = 16
+WIDTH = 80
+GAP = 2
+FIRST_TO_GO = ("tpot_p50_ms", "output_tok_s", "itl_p99_ms", "ttft_p95_ms", "goodput_req_s")
 
 
 def show(outcome: Outcome, grid: Grid, setting: Setting, out: Console) -> None:
@@ -57,27 +60,47 @@ def _said_once(grid: Grid, name: str) -> bool:
 
 
 def _table(outcome: Outcome, grid: Grid) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    best = outcome.best
+    cells = best.cells()
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+    taken = 0
     for name in grid.varying:
+        head = HEADS.get(name, name)
         number = not isinstance(grid.axes[name][0], str) or name == "rate"
-        table.add_column(
-            HEADS.get(name, name),
-            justify="right" if number else "left",
-            overflow="fold",
-            max_width=None if number else WIDEST_NAME,
-        )
-    cells = outcome.best.cells()
-    figures = [f for f in SHOWN if any(seen[f] is not None for _, _, seen in cells)]
-    if outcome.best.figure not in figures:
-        figures.insert(0, outcome.best.figure)
-    for name in figures:
-        head = SHOWN.get(name) or name.replace("_", "\n", 1).replace("_", " ")
-        style = "bold" if name == outcome.best.figure else None
-        table.add_column(head, justify="right", style=style, no_wrap=True)
-    for _, cell, seen in cells:
+        words = [*head.split("\n"), *(_value(cell.get(name)) for _, cell, _ in cells)]
+        width = min(max(map(len, words)), WIDEST_NAME)
+        taken += width + GAP
+        side: Any = "right" if number else "left"
+        table.add_column(head, justify=side, overflow="fold", min_width=width, max_width=width)
+    columns = {
+        name: [_figure(name, seen[name]) for _, _, seen in cells]
+        for name in dict.fromkeys([*SHOWN, best.figure])
+        if name == best.figure or any(seen[name] is not None for _, _, seen in cells)
+    }
+    shown = _that_fit(columns, WIDTH - taken, best.figure)
+    for name in shown:
+        style = "bold" if name == best.figure else None
+        table.add_column(_head(name), justify="right", style=style, no_wrap=True)
+    for i, (_, cell, _) in enumerate(cells):
         values = [Text(_value(cell.get(name))) for name in grid.varying]
-        table.add_row(*values, *(_figure(name, seen[name]) for name in figures))
+        table.add_row(*values, *(columns[name][i] for name in shown))
     return table
+
+
+def _head(figure: str) -> str:
+    return SHOWN.get(figure) or figure.replace("_", "\n", 1).replace("_", " ")
+
+
+def _that_fit(columns: dict[str, list[str]], room: int, ranks: str) -> list[str]:
+    """The figures that find room beside the axes; the one that ranks always does."""
+    shown = list(columns)
+    for name in FIRST_TO_GO:
+        widths = (max(map(len, [*_head(n).split("\n"), *columns[n]])) + GAP for n in shown)
+        if sum(widths) <= room:
+            break
+        if name in shown and name != ranks:
+            shown.remove(name)
+    return shown
 
 
 def _value(value: Any) -> str:

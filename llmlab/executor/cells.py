@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -46,7 +46,7 @@ class Runner(Protocol):
         """Who runs the cells, in words for the screen."""
         ...
 
-    def run(self, function: Function, cells: Cells) -> Iterator[Done]: ...
+    def run(self, function: Function, cells: Cells) -> Generator[Done]: ...
 
 
 def call(function: Function, number: int, cell: Any) -> Done:
@@ -74,7 +74,7 @@ class Serial:
 
     what: str = "in this process"
 
-    def run(self, function: Function, cells: Cells) -> Iterator[Done]:
+    def run(self, function: Function, cells: Cells) -> Generator[Done]:
         for number, cell in cells:
             yield call(function, number, cell)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -54,7 +54,7 @@ class Cluster:
             return f"Dask at {self.scheduler}"
         return f"a local Dask cluster of {self.workers} worker{'s' * (self.workers > 1)}"
 
-    def run(self, function: Function, cells: Cells) -> Iterator[Done]:
+    def run(self, function: Function, cells: Cells) -> Generator[Done]:
         """See `Runner`. ValueError where the cluster cannot be reached or cannot run llmlab."""
         with self._client() as client:
             if self.scheduler is not None:
@@ -121,14 +121,13 @@ def _same_code(client: Any) -> None:
 def _end(cluster: Any) -> None:
     """End the workers now, whatever they do: a cell that runs is not waited for."""
     for nanny in list(cluster.workers.values()):
-        process = getattr(getattr(nanny, "process", None), "process", None)
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # its insides may change: then it ends more slowly
             nanny.auto_restart = False
-            process._process.kill()
+            nanny.process.process._process.kill()
     cluster.close(timeout=5)
 
 
-def _run(client: Any, function: Function, cells: Cells) -> Iterator[Done]:
+def _run(client: Any, function: Function, cells: Cells) -> Generator[Done]:
     from distributed import as_completed
 
     source = iter(cells)

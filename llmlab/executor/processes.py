@@ -16,7 +16,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from pickle import PicklingError
@@ -37,7 +37,7 @@ class Processes:
     def what(self) -> str:
         return "1 process here" if self.workers == 1 else f"{self.workers} processes here"
 
-    def run(self, function: Function, cells: Cells) -> Iterator[Done]:
+    def run(self, function: Function, cells: Cells) -> Generator[Done]:
         """See `Runner`. RuntimeError if a worker cannot even start."""
         source = iter(cells)
         again: deque[tuple[int, Any]] = deque()

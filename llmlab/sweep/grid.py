@@ -117,9 +117,11 @@ def values(name: str, kind: str, given: Any) -> tuple[Any, ...]:
             found += _range(name, kind, text) if _is_range(kind, text) else [_one(name, kind, text)]
     if not found:
         raise ValueError(f"{name}: give at least one value")
-    for i, value in enumerate(found):
-        if value in found[:i]:
+    seen = set()
+    for value in found:
+        if value in seen:
             raise ValueError(f"{name}: {value} is there twice")
+        seen.add(value)
     return tuple(found)
 
 
@@ -134,7 +136,7 @@ def _range(name: str, kind: str, text: str) -> list[Any]:
     if len(parts) != 3:
         raise ValueError(wrong)
     times = parts[2].strip().startswith("x")
-    start, end = (_one(name, kind, part) for part in parts[:2])
+    start, end = (float(_one(name, kind, part)) for part in parts[:2])
     try:
         step = float(parts[2].strip().removeprefix("x"))
     except ValueError:

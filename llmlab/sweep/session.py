@@ -47,7 +47,7 @@ def run_cells(
     Ctrl-C) keeps every line that was written.
     """
     todo = ((i, grid[i]) for i in range(len(grid)) if not results.done[i])
-    with closing(runner.run(cell_function(setting), todo)) as cells:  # type: ignore[type-var]
+    with closing(runner.run(cell_function(setting), todo)) as cells:
         for done in cells:
             line: dict[str, Any] = {"ok": done.ok, "values": said(grid[done.cell])}
             line |= {"figures": done.value} if done.ok else {"error": done.error}
