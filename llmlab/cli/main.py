@@ -25,7 +25,7 @@ COMMANDS = {
     "sweep": ("sweep", "Run a grid of configurations and show the best."),
     "serve": ("serve", "Serve the engine over an OpenAI-compatible HTTP API."),
     "disagg": ("disagg", "Prefill and decode in two processes; what moves between them."),
-    "bench": ("bench", "Benchmarks: sched, sim, cpu, gpu, serve."),
+    "bench": ("bench", "Benchmarks: sched, sim, sweep, cpu, gpu, serve."),
     "metrics": ("report", "The four numbers, and the rest, of a saved trace."),
     "compare": ("compare", "Compare two runs, or say why they cannot be compared."),
     "trace": ("trace", "Record a run and export it for Perfetto."),
