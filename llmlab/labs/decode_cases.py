@@ -1,6 +1,7 @@
 """Batches on which a decode kernel goes wrong in the usual ways, and what those ways compute.
 
-Block 0 belongs to nobody. What no token owns is NaN, so a lane that should have been masked shows.
+The first and the last block belong to nobody. What no token owns is NaN, so a lane that should have
+been masked shows.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def make_case(
     gen = torch.Generator().manual_seed(seed)
     counts = [-(-context // page) for context in contexts]
     total = sum(counts) + 2
-    order = (1 + torch.randperm(total - 1, generator=gen)).tolist()
+    order = (1 + torch.randperm(total - 2, generator=gen)).tolist()
     k, v = (torch.full((total, page, kv_heads, dim), torch.nan, dtype=dtype) for _ in range(2))
     table = torch.zeros(len(contexts), max(counts) + 1, dtype=torch.int32)
     for r, (context, count) in enumerate(zip(contexts, counts, strict=True)):

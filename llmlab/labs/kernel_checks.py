@@ -65,18 +65,25 @@ def check_kv_write(kernel: Any) -> Result:
     if (not_yet := _not_yet(WRITE, kernel)) is not None:
         return not_yet
     for number, (tokens, heads, dim, page, slots) in enumerate(WRITES):
-        case = f"{heads} KV heads, head_dim {dim} (ROW {heads * dim}), slots {list(slots)}"
+        row = heads * dim
+        case = f"{heads} KV heads, head_dim {dim} (ROW {row}), slots {list(slots)}"
         try:
             said = _write_fault(kernel, tokens, heads, dim, page, slots, seed=number)
         except Exception as error:
             said = _raised(error)
             if -1 in slots and isinstance(error.__cause__, OutOfBounds):
                 said = f"stores for slot -1, a row of padding: {error.__cause__}"
+            elif isinstance(error.__cause__, OutOfBounds) and row < _lanes(row):
+                said += f"; of {_lanes(row)} lanes only the first {row} are the row's"
         if said is not None:
             return failed(WRITE, f"With {case} it {said}.")
     if on_gpu() and (said := _write_fault(kernel, 4, 3, 8, 5, (-1, 19, -1, 4), 9, "cuda")):
         return failed(WRITE, f"Right in the interpreter, but compiled for the GPU it {said}.")
     return passed(WRITE, f"{len(WRITES)} steps, every slot as it should be, padded rows too.")
+
+
+def _lanes(row: int) -> int:
+    return 1 << (row - 1).bit_length()
 
 
 def _not_yet(exercise: str, kernel: Any) -> Result | None:
@@ -142,11 +149,13 @@ def _write_mistake(
     for cache, name in ((0, "k_cache"), (1, "v_cache")):
         if torch.equal(flat[cache], old[cache]):
             return f"stores nothing into {name}"
+    for row in (row for row, slot in enumerate(slots) if slot < 0):
+        hit = (flat[0] == k[row]).flatten(1).all(1).nonzero()
+        if len(hit):
+            return f"writes a padded row into slot {int(hit[0])}: for slot -1 nothing may be stored"
     owned = {slot for slot in slots if slot >= 0}
     changed = (flat != old).flatten(2).any(2)  # [2, slots]
     strays = [s for s in range(flat.shape[1]) if s not in owned and bool(changed[:, s].any())]
-    if strays and -1 in slots and strays[0] in (0, flat.shape[1] - 1):
-        return f"writes a padded row into slot {strays[0]}: for slot -1 nothing may be stored"
     if strays:
         return (
             f"changes slot {strays[0]}, which no token of this step owns: is the last value of a "
