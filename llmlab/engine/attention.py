@@ -73,7 +73,7 @@ def paged_attention(
         out[group.tokens] = _decode(q[group.tokens], k, v, group)
     for chunk in chunks:
         rows = slice(chunk.start, chunk.start + chunk.n)
-        out[rows] = _prefill(q[rows], k[chunk.slots], v[chunk.slots], chunk.mask)
+        out[rows] = attend_chunk(q[rows], k[chunk.slots], v[chunk.slots], chunk.mask)
     return out
 
 
@@ -91,14 +91,14 @@ def _decode(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Decodes) -
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).reshape(rows, heads, dim)
 
 
-def _prefill(
+def attend_chunk(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
 ) -> torch.Tensor:
     """q [n, Hq, D] over k, v [C, Hkv, D], whose last n positions are the queries' own."""
     n, heads, dim = q.shape
     kv_heads = k.shape[1]
     group = heads // kv_heads
-    q = q.view(n, kv_heads, group, dim).permute(1, 2, 0, 3)  # [Hkv, G, n, D]
+    q = q.reshape(n, kv_heads, group, dim).permute(1, 2, 0, 3)  # [Hkv, G, n, D]
     k = k.transpose(0, 1)[:, None].expand(-1, group, -1, -1)  # [Hkv, G, C, D], nothing copied
     v = v.transpose(0, 1)[:, None].expand(-1, group, -1, -1)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
@@ -123,17 +123,21 @@ def layout(batch: Batch, block_size: int, dtype: torch.dtype) -> tuple[list[Deco
             mask = mask[:, None, None, :]
         tokens = torch.tensor([starts[r] for r in rows], device=device)
         groups.append(Decodes(tokens, slots.flatten(), mask))
-    chunks = []
-    for r, n in enumerate(batch.query_lens):
-        if n > 1:
-            context = batch.context_lens[r]
-            slots, _ = _slots(batch, [r], context, block_size)
-            mask = None
-            if n < context:
-                mask = torch.ones(n, context, dtype=torch.bool, device=device)
-                mask = mask.tril(context - n)
-            chunks.append(Chunk(starts[r], n, slots[0], mask))
+    chunks = [
+        chunk_of(batch, r, starts[r], block_size) for r, n in enumerate(batch.query_lens) if n > 1
+    ]
     return groups, chunks
+
+
+def chunk_of(batch: Batch, r: int, start: int, block_size: int) -> Chunk:
+    """Request r, whose queries begin at token `start`."""
+    n, context = batch.query_lens[r], batch.context_lens[r]
+    slots, _ = _slots(batch, [r], context, block_size)
+    mask = None
+    if n < context:
+        mask = torch.ones(n, context, dtype=torch.bool, device=slots.device)
+        mask = mask.tril(context - n)
+    return Chunk(start, n, slots[0], mask)
 
 
 def _slots(

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import torch
 
-from llmlab.engine.model import Layer, Linear, Model, PackedLinear, PlainLinear, can_pack
+from llmlab.engine.half_linear import half_linear
+from llmlab.engine.model import Layer, Linear, Model, PlainLinear
 from llmlab.engine.weights import (
     TINY_MODELS,
     Progress,
@@ -53,14 +54,13 @@ def load_model(
         source = random_source(TINY_MODELS[name], seed)
         return build_model(source, dtype=dtype or torch.float32, device=device, progress=progress)
     plain = exact or dtype is not None or torch.device(device).type != "cpu"
-    packed = not plain and can_pack()
     store = torch.float16 if not plain else torch.float32
     source = _find(name, store, progress)
     return build_model(
         source,
         dtype=dtype or torch.float32,
         device=device,
-        packed=packed,
+        packed=not plain,
         progress=progress,
     )
 
@@ -140,8 +140,13 @@ def build_model(
     packed: bool = False,
     progress: Progress | None = None,
 ) -> Model:
-    """Turn a source's tensors into layers, one at a time so that no second copy of all remains."""
+    """Turn a source's tensors into layers, one at a time so that no second copy of all remains.
+
+    packed: weights in 16 bits if this machine has a product for them.
+    """
     config = source.config
+    make = half_linear(max(config.hidden_size, config.intermediate_size)) if packed else None
+    packed = make is not None
     total = config.num_hidden_layers + 1
     scratch: dict[torch.Size, torch.Tensor] = {}
 
@@ -174,7 +179,7 @@ def build_model(
         if f"{names[0]}.bias" in source.names:
             bias = torch.cat([source.get(f"{n}.bias") for n in names])
             bias = bias.to(device=device, dtype=dtype)
-        return PackedLinear(weight, bias) if packed else PlainLinear(weight, bias)
+        return PlainLinear(weight, bias) if make is None else make(weight, bias)
 
     def layer(index: int) -> Layer:
         at = f"model.layers.{index}"

@@ -115,27 +115,3 @@ class PlainLinear:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return F.linear(x, self.weight, self.bias)
-
-
-class PackedLinear:
-    """The same with W in half precision, packed once for FBGEMM; input and output are float32.
-
-    A decode step is bound by reading the weights, so half the bytes is nearly half the time.
-    """
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        bias = None if bias is None else bias.float()
-        self.packed = torch.ops.quantized.linear_prepack_fp16(weight.float(), bias)
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = torch.ops.quantized.linear_dynamic_fp16(x, self.packed)
-        return y
-
-
-def can_pack() -> bool:
-    """True where this torch build has the packed half-precision product (x86 with FBGEMM)."""
-    try:
-        PackedLinear(torch.zeros(8, 8))(torch.zeros(1, 8))
-    except (RuntimeError, AttributeError, NotImplementedError):
-        return False
-    return True

@@ -105,7 +105,10 @@ MakeRunner = Callable[[Model, EngineConfig, "str | Attention"], Runner]
 def for_device(
     model: Model, attention: str | Attention | None, runner: MakeRunner | None
 ) -> tuple[str | Attention, MakeRunner]:
-    """What was asked for, or the default of the model's device: Triton kernels on CUDA."""
+    """What was asked for, or the default of the model's device.
+
+    On CUDA Triton kernels; on the CPU compiled parts, if no attention was named.
+    """
     on_cuda = torch.device(model.device).type == "cuda"
     if runner is None:
         runner = Runner
@@ -113,4 +116,8 @@ def for_device(
             from llmlab.engine.cuda_runner import CudaRunner
 
             runner = CudaRunner
+        elif attention is None:
+            from llmlab.engine.cpu_runner import CpuRunner, can_compile
+
+            runner = CpuRunner if can_compile(model) else Runner
     return attention or ("triton" if on_cuda else "torch"), runner

@@ -15,7 +15,7 @@ import psutil
 import torch
 
 from llmlab.config import EngineConfig
-from llmlab.engine.model import PackedLinear, can_pack
+from llmlab.engine.half_linear import half_linear
 from llmlab.perf.cost import CostModel, Precision, StepShape, trace_shapes
 from llmlab.perf.hardware import Hardware
 from llmlab.perf.machine import THIS_MACHINE, Measured, cpu_name
@@ -107,13 +107,15 @@ def _products(device: str) -> dict[str, Product]:
 
     def packed(n: int) -> Callable[[], Any]:
         a = torch.rand(n, n)
-        product = PackedLinear(a)
+        make = half_linear(n)
+        assert make is not None  # asked below
+        product = make(a, None)
         return lambda: product(a)
 
     products = {"fp32": plain(torch.float32)}
     if device != "cpu":
         products |= {"fp16": plain(torch.float16), "bf16": plain(torch.bfloat16)}
-    elif can_pack():
+    elif half_linear(8) is not None:
         products["fp16"] = packed
     return products
 

@@ -15,6 +15,7 @@ from llmlab.sched.request import Request, SamplingParams
 
 pytest.importorskip("triton")
 
+from llmlab.engine.cpu_runner import CpuRunner
 from llmlab.engine.cuda_runner import CudaRunner
 from llmlab.engine.step_buffers import StepBuffers
 
@@ -145,7 +146,8 @@ def test_a_learners_attention_runs_between_the_kernels():
 
 def test_the_default_follows_the_device():
     model = load_model("tiny")
-    assert for_device(model, None, None) == ("torch", Runner)
+    assert for_device(model, None, None) == ("torch", CpuRunner)
+    assert for_device(load_model("tiny", dtype=torch.float64), None, None) == ("torch", Runner)
     model.device = "cuda"
     assert for_device(model, None, None) == ("triton", CudaRunner)
     assert for_device(model, "torch", Runner) == ("torch", Runner)

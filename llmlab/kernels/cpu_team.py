@@ -1,0 +1,109 @@
+"""Runs a compiled part of a step on the threads that torch's own products run on.
+
+A second pool of threads would be worse than none: after a product torch's threads spin for a
+moment, waiting for the next one, and two pools on the same cores get in each other's way. So a
+part goes into the pool that torch already has (GNU OpenMP, in its Linux wheels). Where torch
+brings another library, a part runs on the calling thread.
+
+A part is a numba `cfunc` of one argument: an array of addresses, the first that of its sizes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numba
+import torch
+from llvmlite import binding
+from numba import types
+
+PART = types.void(types.CPointer(types.voidptr))
+# Sums may be reordered (else none is vectorised); NaN and infinity keep their meaning.
+OPTIONS: dict[str, Any] = {
+    "error_model": "numpy",
+    "fastmath": {"reassoc", "contract", "arcp", "nsz"},
+    "cache": True,
+}
+
+# Under these names compiled code finds the pool's functions.
+RANK, SIZE = "llmlab_thread_rank", "llmlab_team_size"
+thread_rank = types.ExternalFunction(RANK, types.int32())
+team_size = types.ExternalFunction(SIZE, types.int32())
+
+
+@numba.njit(error_model="numpy")
+def share(count):
+    """First and last (exclusive) of `count` items that fall to the calling thread."""
+    rank, size = thread_rank(), team_size()
+    return count * rank // size, count * (rank + 1) // size
+
+
+@cache
+def pool() -> ctypes.PyDLL | None:
+    """The library whose threads torch uses, or None if it takes no plain function.
+
+    PyDLL: a part lasts microseconds, and letting go of Python's lock for it would cost more.
+    """
+    for file in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*")):
+        try:
+            library = ctypes.PyDLL(str(file))
+            library.GOMP_parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+            library.GOMP_parallel.argtypes += [ctypes.c_uint, ctypes.c_uint]
+            library.GOMP_parallel.restype = None
+        except (OSError, AttributeError):
+            continue
+        return library
+    return None
+
+
+@ctypes.CFUNCTYPE(ctypes.c_int32)
+def _alone_rank() -> int:
+    return 0
+
+
+@ctypes.CFUNCTYPE(ctypes.c_int32)
+def _alone_size() -> int:
+    return 1
+
+
+def _link() -> None:
+    """Tell the compiler where the pool's functions are: parts are compiled when imported."""
+    library = pool()
+    found: tuple[Any, Any] = (_alone_rank, _alone_size)
+    if library is not None:
+        found = library.omp_get_thread_num, library.omp_get_num_threads
+    for name, function in zip((RANK, SIZE), found, strict=True):
+        binding.add_symbol(name, ctypes.cast(function, ctypes.c_void_p).value)
+
+
+_link()
+
+
+@cache
+def most_threads() -> int:
+    """Threads a part may run on at most: as many as there is scratch memory for."""
+    return max(os.cpu_count() or 1, torch.get_num_threads())
+
+
+class Part:
+    """A compiled part and its arguments: `sizes`, and addresses of which the first is theirs."""
+
+    def __init__(self, compiled: Any, *, sizes: int, addresses: int) -> None:
+        self.sizes = (ctypes.c_int64 * sizes)()
+        self.addresses = (ctypes.c_int64 * addresses)(ctypes.addressof(self.sizes))
+        self._where, self._function = ctypes.addressof(self.addresses), compiled.address
+        self._alone = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(compiled.address)
+        library = pool()
+        self._parallel = library.GOMP_parallel if library is not None else None
+
+    def run(self, together: bool) -> None:
+        """On this thread, or together on all threads that torch may use."""
+        if together and self._parallel is not None:
+            threads = min(torch.get_num_threads(), most_threads())
+            self._parallel(self._function, self._where, threads, 0)
+        else:
+            self._alone(self._where)

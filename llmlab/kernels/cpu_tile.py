@@ -1,0 +1,153 @@
+"""The innermost loop of a matrix product on the CPU, written as LLVM instructions.
+
+A tile is a few rows of x times one panel of W (2 vectors of columns, K deep, in one piece in
+memory). Its sums stay in registers; a step in k reads 2 vectors of weights and one number of every
+row. A compiler does not find this arrangement by itself, so it is spelled out; which instructions
+a vector becomes (AVX2, AVX-512, NEON) LLVM decides.
+
+Every sum runs over k from first to last whatever the tile, so a row's result does not depend on
+how many rows are computed with it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from llvmlite import binding, ir
+from numba import types
+from numba.extending import intrinsic
+
+I32, I64, FLOAT, HALF = ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.HalfType()
+WORDS = types.void(*[types.intp] * 7)
+
+
+@cache
+def vector_width() -> int:
+    """float32 values in a register of this machine; 0 if it cannot widen 16 bit floats."""
+    has = binding.get_host_cpu_features()
+    if has.get("avx512f"):
+        return 16
+    if has.get("avx2") and has.get("f16c"):
+        return 8
+    return 4 if has.get("neon") and has.get("fp-armv8") else 0
+
+
+WIDTH = vector_width() or 4
+COLUMNS = 2 * WIDTH  # of a panel
+# Two sums a row, two vectors of weights and a row's number have to fit into 32 or 16 registers.
+MOST_ROWS = 6 if WIDTH == 8 else 12
+
+
+def number(value: int) -> ir.Constant:
+    return ir.Constant(I64, value)
+
+
+def load(b: ir.IRBuilder, kind: ir.Type, base: Any, offset: Any, align: int) -> Any:
+    """The value of this kind at address base + offset."""
+    found = b.load(b.inttoptr(b.add(base, offset), kind.as_pointer()))
+    found.align = align
+    return found
+
+
+def weights(b: ir.IRBuilder, half: bool, base: Any, offset: Any) -> Any:
+    """A vector of float32 weights, stored as such or in 16 bits."""
+    kind = HALF if half else FLOAT
+    found = load(b, ir.VectorType(kind, WIDTH), base, offset, 2 if half else 4)
+    return b.fpext(found, ir.VectorType(FLOAT, WIDTH)) if half else found
+
+
+def broadcast(b: ir.IRBuilder, value: Any) -> Any:
+    vector = ir.VectorType(FLOAT, WIDTH)
+    undefined = ir.Constant(vector, ir.Undefined)
+    one = b.insert_element(undefined, value, ir.Constant(I32, 0))
+    return b.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(I32, WIDTH), [0] * WIDTH))
+
+
+def multiply_add(b: ir.IRBuilder) -> ir.Function:
+    vector = ir.VectorType(FLOAT, WIDTH)
+    name = f"llvm.fma.v{WIDTH}f32"
+    known = b.module.globals.get(name)
+    return known or ir.Function(b.module, ir.FunctionType(vector, [vector] * 3), name)
+
+
+def emit_tile(b: ir.IRBuilder, rows: int, panels: int, half: bool, args: Any) -> None:
+    """y [rows, panels * COLUMNS] = x [rows, K] times this many panels; strides in numbers."""
+    x, x_stride, w, depth, y, y_stride = args
+    vector = ir.VectorType(FLOAT, WIDTH)
+    fma, size = multiply_add(b), 2 if half else 4
+    cells = [(p, m, j) for p in range(panels) for m in range(rows) for j in range(2)]
+    x_rows = [b.add(x, b.mul(x_stride, number(4 * m))) for m in range(rows)]
+    w_panels = [b.add(w, b.mul(depth, number(p * COLUMNS * size))) for p in range(panels)]
+    before, loop, after = b.block, b.append_basic_block("tile"), b.append_basic_block("store")
+    b.branch(loop)
+    b.position_at_end(loop)
+    k = b.phi(I64)
+    k.add_incoming(number(0), before)
+    sums = {cell: b.phi(vector) for cell in cells}
+    at = b.mul(k, number(COLUMNS * size))
+    wide = {
+        (p, j): weights(b, half, w_panels[p], b.add(at, number(j * WIDTH * size)))
+        for p in range(panels)
+        for j in range(2)
+    }
+    many = [broadcast(b, load(b, FLOAT, row, b.mul(k, number(4)), 4)) for row in x_rows]
+    following = b.add(k, number(1))
+    k.add_incoming(following, loop)
+    for p, m, j in cells:
+        sums[p, m, j].add_incoming(ir.Constant(vector, [0.0] * WIDTH), before)
+        done = b.call(fma, [many[m], wide[p, j], sums[p, m, j]])
+        sums[p, m, j].add_incoming(done, loop)
+        sums[p, m, j] = done
+    b.cbranch(b.icmp_signed("<", following, depth), loop, after)
+    b.position_at_end(after)
+    for p, m, j in cells:
+        column = number(4 * (p * COLUMNS + j * WIDTH))
+        offset = b.add(b.mul(y_stride, number(4 * m)), column)
+        b.store(sums[p, m, j], b.inttoptr(b.add(y, offset), vector.as_pointer())).align = 4
+
+
+def tiles(panels: int, most_rows: int, half: bool) -> Any:
+    """f(rows, x, x_stride, w, K, y, y_stride) for 1 .. most_rows rows, addresses as integers."""
+
+    @intrinsic
+    def compute(context: Any, rows: Any, x: Any, xs: Any, w: Any, k: Any, y: Any, ys: Any) -> Any:
+        def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
+            done = b.append_basic_block("done")
+            choice = b.switch(args[0], done)
+            for rows in range(1, most_rows + 1):
+                block = b.append_basic_block(f"rows{rows}")
+                choice.add_case(number(rows), block)
+                b.position_at_end(block)
+                emit_tile(b, rows, panels, half, args[1:])
+                b.branch(done)
+            b.position_at_end(done)
+            return context.get_dummy_value()
+
+        return WORDS, generate
+
+    return compute
+
+
+@intrinsic
+def widen(context: Any, source: Any, target: Any, count: Any) -> Any:
+    """Copy `count` vectors of 16 bit weights to float32."""
+
+    def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        source, target, count = args
+        vector = ir.VectorType(FLOAT, WIDTH)
+        before, loop, after = b.block, b.append_basic_block("widen"), b.append_basic_block("wide")
+        b.branch(loop)
+        b.position_at_end(loop)
+        i = b.phi(I64)
+        i.add_incoming(number(0), before)
+        value = weights(b, True, source, b.mul(i, number(2 * WIDTH)))
+        place = b.add(target, b.mul(i, number(4 * WIDTH)))
+        b.store(value, b.inttoptr(place, vector.as_pointer())).align = 4
+        following = b.add(i, number(1))
+        i.add_incoming(following, loop)
+        b.cbranch(b.icmp_signed("<", following, count), loop, after)
+        b.position_at_end(after)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp), generate
