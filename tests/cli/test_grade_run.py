@@ -62,6 +62,7 @@ def written(folder):
     return out
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_grades_byte_for_byte(handins):
     grade("--workers", "0", "--out", "one")
     grade("--workers", "2", "--out", "two")

@@ -56,12 +56,12 @@ def test_cells_are_taken_only_as_there_is_room_and_leaving_ends_the_workers():
     endless = ((taken.append(i) or i, i) for i in itertools.count())
     stream = make_runner(2).run(work.square, endless)
     next(stream)
-    workers = psutil.Process().children(recursive=True)
+    children = psutil.Process().children(recursive=True)
+    workers = [p for p in children if "spawn_main" in " ".join(p.cmdline())]
+    assert workers
     assert len(taken) <= 4
     stream.close()
-    assert len(workers) >= 1
-    names = [p for p in workers if p.is_running() and "spawn_main" in " ".join(p.cmdline())]
-    assert names == []
+    assert psutil.wait_procs(workers, timeout=5)[1] == []
 
 
 def test_a_value_that_is_no_plain_data_is_the_cell_s_error():
