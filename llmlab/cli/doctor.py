@@ -30,7 +30,7 @@ LABS = (
     ("05", "chunked_prefill", "sees documents stall chats", "model"),
     ("06", "load", "1 to 64 users, here and on simulated GPUs", "model"),
     ("07", "honest_benchmarks", "catches benchmarks that lie", "model"),
-    ("08", "disaggregation", "moves a KV cache between processes", None),
+    ("08", "disaggregation", "moves a KV cache between processes", "model"),
     ("09", "hosted_api", "benchmarks a server over HTTP", "model"),
     ("10", "triton", "writes kernels", "triton"),
     ("11", "interview", "questions, mock interview, report", None),

@@ -108,6 +108,16 @@ def test_limits_and_rate_answer_fast_and_a_known_split_is_not_run_again(panel):
     assert panel.runs()[0] is before[0]
 
 
+def test_a_tuned_baseline_may_leave_nothing_to_gain(panel):
+    """Small enough chunks ride along with decodes below the knee, at least in the cost model."""
+    panel.budget.value = 128
+    tuned = panel.runs()[0]
+    panel.budget.value = 2048
+    untuned = panel.runs()[0]
+    assert carried(untuned, TIGHT_TPOT) == 90
+    assert carried(tuned, TIGHT_TPOT) == 210
+
+
 def test_a_split_compares_as_many_devices_in_words_and_without_a_widget(panel):
     other = PoolsPanel(rates=(30,))
     other.split.value = "2P1D"

@@ -20,6 +20,7 @@ from llmlab.viz.panels.controls import Knob, guarded, status_html
 from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
 from llmlab.viz.widgets import toolkit
 
+BUDGETS = (2048, 512, 256, 128)
 SPLITS = ("1P1D", "2P1D", "1P2D", "2P2D", "3P1D")
 RATES = (30, 60, 90, 120, 150, 180, 210, 240)  # requests a minute per GPU
 REQUESTS = 60  # of a run: a new split has to be there soon
@@ -31,7 +32,8 @@ class PoolsPanel:
 
     The knobs of the limits and of the rate judge runs that are there; a new split or link is
     simulated at every rate. `runs()` gives both lists without a widget.
-    max_num_batched_tokens: the token budget of every worker.
+    max_num_batched_tokens: the token budget of a step on a colocated device, a menu too; the
+    workers of the pools keep the first one.
     """
 
     def __init__(
@@ -50,13 +52,21 @@ class PoolsPanel:
         self.model, self.hardware, self.rates = model, hardware, rates
         self.prompt_tokens, self.output_tokens = prompt_tokens, output_tokens
         self.max_num_batched_tokens = max_num_batched_tokens
-        self._kept: dict[tuple[str, str], list[Served]] = {}
+        self._kept: dict[tuple[str, str, int], list[Served]] = {}
         style = {"description_width": "150px"}
         self.split = w.Dropdown(options=list(SPLITS), description="Pools", style=style)
         links = list(interconnect_catalog().entries)
         self.link = w.Dropdown(
             options=links, value=interconnect, description="Link between", style=style
         )
+        budgets = sorted({max_num_batched_tokens, *BUDGETS}, reverse=True)
+        self.budget = w.Dropdown(
+            options=budgets,
+            value=max_num_batched_tokens,
+            description="Colocated: budget",
+            style=style,
+        )
+        self.budget.add_class("llmlab-pools-budget")
         self.split.add_class("llmlab-pools-split")
         self.link.add_class("llmlab-pools-link")
         self.ttft = Knob("TTFT limit ms", 400, 50, 3000, 50, "pools-ttft")
@@ -64,7 +74,7 @@ class PoolsPanel:
         self.rate = Knob("Requests/min per GPU", 120, rates[0], rates[-1], 30, "pools-rate")
         self.status, self.table = w.HTML(), w.HTML()
         self.figure = live_figure(attainment_figure())
-        for control in (self.split, self.link):
+        for control in (self.split, self.link, self.budget):
             control.observe(guarded(self._fail, lambda _: self._draw()), names="value")
         for knob in (self.ttft, self.tpot, self.rate):
             knob.on_change(guarded(self._fail, self._draw))
@@ -72,6 +82,7 @@ class PoolsPanel:
             [
                 self.split,
                 self.link,
+                self.budget,
                 *(knob.widget for knob in (self.ttft, self.tpot, self.rate)),
                 self.status,
                 *boxed(self.figure),
@@ -94,14 +105,16 @@ class PoolsPanel:
     def runs(self) -> tuple[list[Served], list[Served]]:
         """(colocated, disaggregated): a run a rate, on as many devices."""
         split, link = str(self.split.value), str(self.link.value)
-        return self._simulated(self.names[0], ""), self._simulated(split, link)
+        colocated = self._simulated(self.names[0], "", int(self.budget.value))
+        return colocated, self._simulated(split, link, self.max_num_batched_tokens)
 
-    def _simulated(self, way: str, link: str) -> list[Served]:
-        if (way, link) not in self._kept:
-            self._kept[way, link] = [self._run(rate, link) for rate in self.rates]
-        return self._kept[way, link]
+    def _simulated(self, way: str, link: str, budget: int) -> list[Served]:
+        key = way, link, budget
+        if key not in self._kept:
+            self._kept[key] = [self._run(rate, link, budget) for rate in self.rates]
+        return self._kept[key]
 
-    def _run(self, rate: int, link: str) -> Served:
+    def _run(self, rate: int, link: str, budget: int) -> Served:
         """One run; without a link on replicas, with one on pools."""
         from llmlab.sim.load import poisson_arrivals
         from llmlab.sim.pools import Pools, simulate_disaggregated, simulate_replicas
@@ -110,7 +123,7 @@ class PoolsPanel:
         shape = ("request", self.prompt_tokens, self.output_tokens)
         load = poisson_arrivals(rate / 60 * pools.workers, REQUESTS, [shape], seed=1)
         knobs: dict[str, Any] = {
-            "max_num_batched_tokens": self.max_num_batched_tokens,
+            "max_num_batched_tokens": budget,
             "block_size": BLOCK,
             "record_steps": False,
         }
