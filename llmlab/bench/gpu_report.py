@@ -55,7 +55,9 @@ COLUMNS = {
     "prefill_attention": "shape queries context " + _TIMES + _PEER,
     "decode_step": "model batch context " + _TIMES + "graph byte_floor_us of_byte_floor nodes "
     "floor_us of_floor tokens_per_s",
-    "serving": "prefill status ttft_p50_ms itl_p50_ms itl_p99_ms itl_max_ms output_tokens_per_s",
+    "overlap": "model batch async_scheduling " + _TIMES + "device_us device_share tokens_per_s",
+    "serving": "prefill async_scheduling status ttft_p50_ms itl_p50_ms itl_p99_ms itl_max_ms "
+    "output_tokens_per_s",
     "small_kernels": "kernel shape tokens " + _TIMES + "share error",
     "gemm": "kernel shape tokens " + _TIMES + "share weight_read_share",
     "prefill": "model tokens " + _TIMES + "tokens_per_s share",

@@ -109,27 +109,37 @@ def figures(trace: Trace, kind: str = "chat") -> Row:
 
 
 def run(bench: Bench) -> Iterator[Row]:
-    """The same arrivals with chunks and with whole prompts."""
+    """The same arrivals with chunks, with steps that wait for each other, and whole prompts."""
     model = random_model(TINY if bench.tiny else MODELS[0], bench)
     jobs = workload(bench.tiny)
     whole = max(len(job.prompt) + job.max_tokens for job in jobs)
     chunk, seqs = (16, 4) if bench.tiny else (512, 128)
-    for name, scheduler, budget in (("chunked", Chunked, chunk), ("whole", Continuous, whole)):
-        row = {"trace": "chat and documents", "prefill": name, "model": model.config.name}
+    kinds = (
+        ("chunked", Chunked, chunk, True),
+        ("chunked", Chunked, chunk, False),
+        ("whole", Continuous, whole, True),
+    )
+    for name, scheduler, budget, overlapped in kinds:
+        row: Row = {"trace": "chat and documents", "prefill": name, "model": model.config.name}
+        row["async_scheduling"] = overlapped
         if bench.is_over():
             yield {**row, "status": "no time"}
             continue
         config = engine_config(jobs, budget, seqs)
         for _ in range(1 if bench.tiny else 2):  # the first run compiles
-            engine = _engine(model, config, scheduler)
+            engine = _engine(model, config, scheduler, overlapped)
             trace = drive(engine, jobs)
         yield {**row, "status": "ok", **figures(trace)}
 
 
-def _engine(model: Model, config: EngineConfig, scheduler: Any = Chunked) -> Engine:
+def _engine(
+    model: Model, config: EngineConfig, scheduler: Any = Chunked, overlapped: bool = True
+) -> Engine:
     from llmlab.engine.cuda_runner import CudaRunner
 
-    return Engine(model, config, scheduler, "triton", runner=CudaRunner)
+    return Engine(
+        model, config, scheduler, "triton", runner=CudaRunner, async_scheduling=overlapped
+    )
 
 
 # ---------------------------------------------------------------- transformers
@@ -153,7 +163,13 @@ def run_transformers(bench: Bench) -> Iterator[Row]:
         drive(engine, jobs, at_once=True)
         seconds.append(time.perf_counter() - start)
     ours = tokens / float(np.median(seconds))
-    yield {"system": "llmlab", "status": "ok", "output_tokens_per_s": ours, "requests": len(jobs)}
+    yield {
+        "system": "llmlab",
+        "async_scheduling": True,
+        "status": "ok",
+        "output_tokens_per_s": ours,
+        "requests": len(jobs),
+    }
     del model, engine
     peer = transformers_model(config, bench)
     for name, call in (("continuous batching", _continuous), ("generate, batch 8", _generate)):

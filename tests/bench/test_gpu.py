@@ -15,15 +15,30 @@ import torch
 
 pytest.importorskip("triton")
 
-from llmlab.bench import gpu, gpu_attention, gpu_ceilings, gpu_model, gpu_serving, gpu_timing
+from llmlab.bench import (
+    gpu,
+    gpu_attention,
+    gpu_ceilings,
+    gpu_model,
+    gpu_overlap,
+    gpu_serving,
+    gpu_timing,
+)
 from llmlab.bench.gpu_report import as_markdown, targets
 from llmlab.bench.gpu_timing import Bench, measure, relative_error, rotations, summary, within
-from llmlab.trace import RequestRecord, TokenEvent, Trace
+from llmlab.config import EngineConfig
+from llmlab.engine import Engine, load_model
+from llmlab.trace import RequestRecord, StepRecord, TokenEvent, Trace
 
 
 @pytest.fixture
 def bench() -> Bench:
     return Bench(torch.device("cpu"), True, time.monotonic() + 100, {"read": 1e9, "copy": 1e9})
+
+
+@pytest.fixture(scope="module")
+def tiny_engine() -> Engine:
+    return Engine(load_model("tiny"), EngineConfig(max_num_seqs=4, max_model_len=64))
 
 
 def test_no_card_is_one_clear_sentence_and_status_2(capsys):
@@ -123,6 +138,34 @@ def test_figures_of_a_known_trace():
     assert found["output_tokens_per_s"] == pytest.approx(4 / 0.080)
 
 
+def test_on_and_off_take_turns_with_the_same_plans_and_tokens(tiny_engine):
+    said, steps = gpu_overlap.take_turns(tiny_engine, 2, 5, 2)
+    assert said[True] == said[False]
+    assert [len(tokens) for tokens in said[True]] == [5, 5]
+    for found in steps.values():
+        assert [len(of_one) for of_one in found] == [4, 4]  # the first tokens are the prefill's
+    known = [[[s.scheduled for s in of_one] for of_one in found] for found in steps.values()]
+    plans = [[[[row[1:] for row in s] for s in of_one] for of_one in found] for found in known]
+    assert plans[0] == plans[1]
+
+
+def test_tokens_that_differ_with_overlap_are_wrong_and_not_timed(bench, monkeypatch):
+    steps = {True: [], False: []}
+    monkeypatch.setattr(gpu_overlap, "take_turns", lambda *a: ({True: [[1]], False: [[2]]}, steps))
+    rows = list(gpu_overlap.run(bench))
+    assert [row["async_scheduling"] for row in rows] == [True, False]
+    assert {row["status"] for row in rows} == {"wrong: not timed"}
+    assert not any("median_us" in row for row in rows)
+
+
+def test_the_share_of_a_step_in_which_the_card_works():
+    steps = [StepRecord(i, 0, t, [], utilization={"device_seconds": 3e-3})
+             for i, t in enumerate((0, 4_000_000, 8_000_000, 20_000_000))]  # fmt: skip
+    found = gpu_overlap.figures([steps], 8)
+    assert (found["median_us"], found["device_us"]) == (4000, 3000)
+    assert (found["device_share"], found["tokens_per_s"]) == (0.75, 2000)
+
+
 def test_ceilings_keep_the_best_of_each_name():
     rows = [{"name": "gemm", "value": 2.0}, {"name": "gemm", "value": 3.0}, {"status": "x"}]
     assert gpu_ceilings.ceilings_of(rows) == {"gemm": 3.0}
@@ -197,7 +240,15 @@ def test_markdown_shows_only_columns_that_have_values():
     assert "| gemm qkv | ok | 1235 |" in text
 
 
-IN_PROCESS = ("ceilings", "prefill_attention", "decode_step", "small_kernels", "gemm", "prefill")
+IN_PROCESS = (
+    "ceilings",
+    "prefill_attention",
+    "decode_step",
+    "overlap",
+    "small_kernels",
+    "gemm",
+    "prefill",
+)
 
 
 @pytest.mark.slow

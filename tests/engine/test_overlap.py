@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
 
 import pytest
 import torch
@@ -12,11 +13,11 @@ from hypothesis import strategies as st
 
 from llmlab.config import EngineConfig
 from llmlab.engine import Engine
-from llmlab.engine.overlap import PLACEHOLDER
+from llmlab.engine.overlap import PLACEHOLDER, on_their_way
 from llmlab.sched.chunked import Chunked
 from llmlab.sched.oracle import solo
-from llmlab.sched.plan import Scheduler
-from llmlab.sched.request import SamplingParams
+from llmlab.sched.plan import Scheduler, StepPlan
+from llmlab.sched.request import Request, SamplingParams
 from tests.engine.lazy import VOCAB, HistoryRunner, LazyRunner, history_model
 from tests.engine.test_law5 import GREEDY, POLICIES, PROMPTS, config_of, outputs_of, seeded
 
@@ -186,6 +187,41 @@ def test_an_abort_at_any_moment_is_the_end(moment):
     one.finish().check()
     assert len(one.said["r0"]) == min(3, max(0, moment - 1))
     assert one.ended["r0"] == ("length" if moment == 4 else "abort")
+
+
+def test_only_the_step_that_reaches_its_last_token_is_fed_it():
+    """Also one that computes a whole request again, after a preemption."""
+    begun, again = Request("a", [1, 2, 3, 4, 5]), Request("b", [1, 2, 3, 4, 5])
+    other = Request("c", [7, 7])
+    for request in (begun, again):
+        request.output_token_ids = [9, PLACEHOLDER]
+    plan = StepPlan([(other, 2), (begun, 1), (again, 7)])
+    assert on_their_way(plan, [again, other, begun]) == [(9, 0)]
+    begun.num_computed_tokens = 6
+    assert on_their_way(plan, [again, other, begun]) == [(2, 2), (9, 0)]
+
+
+def test_an_abort_while_its_token_is_waited_for_drops_it():
+    one = Story(EngineConfig(max_model_len=40), "chunked", True)
+    engine = one.engine
+    engine.add([1, 2, 3], SamplingParams(max_tokens=9), request_id="r0")
+    run = engine.runner.run
+
+    def leave(batch):
+        """In the device's thread of time, while the engine's thread waits for it."""
+        client = threading.Thread(target=engine.abort, args=("r0",))
+        client.start()
+        client.join(5)
+        run(batch)
+
+    engine.step()
+    engine.runner.run = leave
+    assert engine.step() == []
+    assert engine.trace.requests["r0"].outcome == "cancelled"
+    assert engine.trace.requests["r0"].events == []
+    while engine.has_work:
+        assert engine.step() == []
+    assert engine.scheduler.num_blocks_used == 0
 
 
 # ---------------------------------------------------------------- with a real model
