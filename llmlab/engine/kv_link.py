@@ -109,7 +109,7 @@ class Link:
 
 
 def _first_line(error: Exception) -> str:
-    """What happened, without the place in gloo's source and its guesses after the first sentence."""
+    """What happened, without the place in gloo's source and its guesses after that."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return re.sub(r"^\[\S*\] ", "", line).split(". This is")[0][:200]
 
