@@ -71,9 +71,10 @@ class Engine:
                 "simulated": False,
                 "model": model.config.name,
                 "config": asdict(self.config),
-                "async_scheduling": self.async_scheduling,
             }
         )
+        if self.async_scheduling:
+            self.trace.meta["async_scheduling"] = True
         self._record = Recorder(self.trace)
         self._live: dict[str, Live] = {}
         self._count = count()
@@ -197,7 +198,6 @@ class Engine:
 
     def _take_off(self, flight: Flight) -> None:
         """Count its tokens as given, though none is known yet."""
-        self._take_aborts()
         overlap.take_off(self.scheduler, flight.plan, flight.sampled)
         self._record.committed(flight.record, self.scheduler)
         self._flying = flight

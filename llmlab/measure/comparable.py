@@ -40,7 +40,15 @@ def why_not_comparable(a: Trace, b: Trace, length_tolerance: float = 0.02) -> li
 
 def settings_changed(a: dict[str, Any], b: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     """Settings that differ: what the traces say of model, machine, scheduler and config."""
-    said = ("model", "hardware", "tensor_parallel", "precision", "policy", "scheduler")
+    said = [
+        "model",
+        "hardware",
+        "tensor_parallel",
+        "precision",
+        "policy",
+        "scheduler",
+        "async_scheduling",
+    ]
     flat = [
         {key: meta.get(key) for key in said}
         | (meta["config"] if isinstance(meta.get("config"), dict) else {})

@@ -316,7 +316,7 @@ def test_off_on_the_cpu_unless_asked_for_and_the_trace_says_which(tiny):
     for wanted, found in ((None, False), (False, False), (True, True)):
         engine = Engine(tiny, config_of(), async_scheduling=wanted)
         assert engine.async_scheduling is found
-        assert engine.trace.meta["async_scheduling"] is found
+        assert engine.trace.meta.get("async_scheduling", False) is found
 
 
 def test_on_by_default_with_a_model_on_cuda():

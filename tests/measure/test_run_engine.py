@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from llmlab.chrome_trace import to_chrome
 from llmlab.config import EngineConfig
 from llmlab.engine import Engine, load_model
 from llmlab.measure.compare import compare
@@ -37,8 +38,9 @@ def workload(**more):
     return parse_workload(data | more)
 
 
-def test_every_figure_of_a_real_run_is_defined_and_the_books_balance(model):
-    engine = Engine(model, CONFIG)
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_every_figure_of_a_real_run_is_defined_and_the_books_balance(model, overlapped):
+    engine = Engine(model, CONFIG, async_scheduling=overlapped)
     plan = workload()
     summary = summarize(run_workload(engine, plan), limits=plan.limits)
     chat, document = summary["chat"], summary["document"]
@@ -58,8 +60,9 @@ def test_every_figure_of_a_real_run_is_defined_and_the_books_balance(model):
     assert engine.scheduler.num_blocks_used == 0
 
 
-def test_cancelled_clients_leave_no_block_behind(model):
-    engine = Engine(model, CONFIG)
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_cancelled_clients_leave_no_block_behind(model, overlapped):
+    engine = Engine(model, CONFIG, async_scheduling=overlapped)
     rules = [{"share": 0.5, "class_name": "chat", "after_tokens": 2}]
     trace = run_workload(engine, workload(cancellations=rules))
     cancelled = [r for r in trace.requests.values() if r.outcome == "cancelled"]
@@ -68,6 +71,16 @@ def test_cancelled_clients_leave_no_block_behind(model):
     ] * 3
     assert engine.scheduler.num_blocks_used == 0
     assert not engine.has_work
+
+
+def test_a_run_cut_by_time_lands_the_step_that_is_under_way(model):
+    engine = Engine(model, CONFIG, async_scheduling=True)
+    stop = {"num_prompts": 500, "duration_s": 0.05, "drain": False}
+    trace = run_workload(engine, workload(stop=stop))
+    assert not engine.has_work
+    assert trace.steps[-1] is engine.trace.steps[-1]
+    assert summarize(trace).all.counts.cancelled > 0
+    to_chrome(trace)
 
 
 def test_an_open_loop_on_a_wall_clock_never_sends_early(model):
@@ -92,6 +105,12 @@ def test_one_changed_knob_is_a_fair_comparison_and_is_named(model):
     assert seen.reasons == []
     assert seen.changes == [("max_num_batched_tokens", 64, 16)]
     assert seen.passes is True
+
+
+def test_overlap_is_a_knob_too(model):
+    engines = [Engine(model, CONFIG, async_scheduling=on) for on in (False, True)]
+    seen = compare(*[run_workload(engine, workload()) for engine in engines])
+    assert seen.changes == [("async_scheduling", None, True)]
 
 
 def test_other_arrivals_on_the_engine_are_refused(model):
