@@ -30,6 +30,8 @@ LOCAL = {
     "distributed.scheduler.allowed-failures": ATTEMPTS - 1,
     # A dead worker's cells are all counted against: let it hold no more than the one it runs.
     "distributed.scheduler.worker-saturation": 1.0,
+    # Its logs keep what was asked, a cell's function with it: a thousand of those are megabytes.
+    "distributed.admin.low-level-log-length": 50,
     "distributed.comm.timeouts.connect": f"{CONNECT_S:g}s",
     # Values are small and nothing is to reach the disk; a worker's memory is the system's to limit.
     "distributed.worker.memory.target": False,
