@@ -33,6 +33,10 @@ def test_the_disaggregation_lab_moves_bytes_and_a_limit_moves_by_keyboard(jupyte
            .map(d => d.x.length)"""
     )
     assert drawn == [3] * 6
+    page.wait_for_function(
+        "() => (document.querySelector('.js-plotly-plot')._fullData || []).length > 0",
+        timeout=60_000,
+    )
     for width in (1280, 768):
         page.set_viewport_size({"width": width, "height": 1000})
         for theme in ("Light", "Dark"):

@@ -22,7 +22,7 @@ def kv_transfer(moved: MovedRequest) -> Any:
     import plotly.graph_objects as go
 
     origin = _origin(moved)
-    figure = go.Figure(layout=layout("Layer by layer (measured here)", 420, showlegend=False))
+    figure = go.Figure(layout=layout("Layer by layer (measured here)", 430, showlegend=False))
     sent = [(part.t_sent - origin) / 1e6 for part in moved.layers]
     took = [(part.t_received - part.t_sent) / 1e6 for part in moved.layers]
     figure.add_bar(
@@ -42,6 +42,7 @@ def kv_transfer(moved: MovedRequest) -> Any:
     shade = {"type": "rect", "yref": "paper", "y0": 0, "y1": 1, "line": {"width": 0}}
     upright = {"type": "line", "yref": "paper", "y0": 0, "y1": 1}
     figure.update_layout(
+        margin_t=68,
         xaxis_title_text="ms since the prefill began",
         yaxis={"title": {"text": "layer"}, "autorange": "reversed", "dtick": _every(moved)},
         shapes=[
@@ -49,10 +50,16 @@ def kv_transfer(moved: MovedRequest) -> Any:
             {**upright, "x0": last, "x1": last, "line": {"dash": "dot", "color": QUIET}},
         ],
         annotations=[
-            _note(end, f"prefill ends: {end:,.0f} ms", "right", 0.02),
-            _note(
-                last, f"last layer there: {last:,.0f} ms", "left" if last < end else "right", 1.0
-            ),
+            {
+                "text": f"prefill {end:,.0f} ms · last layer there {last:,.0f} ms",
+                "x": 1,
+                "xref": "paper",
+                "xanchor": "right",
+                "y": 1.01,
+                "yref": "paper",
+                "yanchor": "bottom",
+                "showarrow": False,
+            }
         ],
     )
     return figure
@@ -60,11 +67,6 @@ def kv_transfer(moved: MovedRequest) -> Any:
 
 def _every(moved: MovedRequest) -> int:
     return max(1, (max(part.layer for part in moved.layers) + 1) // 6)
-
-
-def _note(x: float, text: str, anchor: str, y: float) -> dict[str, Any]:
-    place = {"x": x, "y": y, "yref": "paper", "xanchor": anchor, "yanchor": "bottom"}
-    return {**place, "text": text, "showarrow": False}
 
 
 TRANSFER_HEAD = ["what happened", "ms since the prefill began"]
