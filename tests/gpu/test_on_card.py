@@ -62,27 +62,53 @@ def test_a_replayed_graph_equals_the_launched_kernels():
     assert tokens_of(engine_of(torch.bfloat16)) == tokens_of(launched)
 
 
-def test_a_decode_step_waits_for_the_card_once():
-    """Any hidden synchronisation raises while the forward pass is launched."""
+def test_launching_a_step_waits_for_nothing():
+    """Any hidden synchronisation raises while tokens are fed, computed and drawn."""
     from llmlab.sched.request import SamplingParams
 
     engine = engine_of(torch.bfloat16)
-    engine.add([1, 2, 3], SamplingParams(max_tokens=9, ignore_eos=True))
+    assert engine.async_scheduling
+    params = [
+        SamplingParams(max_tokens=9, ignore_eos=True),
+        SamplingParams(max_tokens=9, ignore_eos=True, temperature=0.8, top_p=0.9, seed=1),
+    ]
+    for one in params:
+        engine.add([1, 2, 3], one)
     engine.step()
-    runner, real = engine.runner, engine.runner.forward
+    runner = engine.runner
 
-    def guarded(batch):
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            return real(batch)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+    def guard(real):
+        def guarded(*args):
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                return real(*args)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
 
-    runner.forward = guarded
-    for _ in range(4):
+        return guarded
+
+    for name in ("feed", "forward", "launch_sample"):
+        setattr(runner, name, guard(getattr(runner, name)))
+    while engine.has_work:
         engine.step()
     steps = engine.trace.steps
+    assert len(steps) == 9
     assert all(step.utilization["device_seconds"] > 0 for step in steps)
+
+
+def test_overlapped_steps_say_what_steps_in_turn_say():
+    for dtype in (torch.float32, torch.bfloat16):
+        in_turn = tokens_of(engine_of(dtype, async_scheduling=False))
+        assert tokens_of(engine_of(dtype, async_scheduling=True)) == in_turn
+
+
+def test_without_a_number_the_pool_is_what_the_requests_can_use_of_the_card():
+    from llmlab.config import EngineConfig
+    from llmlab.engine import Engine, load_model
+
+    model = load_model("tiny", dtype=torch.bfloat16, device="cuda")
+    config = EngineConfig(**{k: v for k, v in CONFIG.items() if k != "num_blocks"})
+    assert Engine(model, config).config.num_blocks == 8 * 256 // 16
 
 
 def test_a_pool_too_large_for_the_card_says_what_fits():
