@@ -7,8 +7,8 @@ import pytest
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 
 PANEL = ".llmlab-grid-panel"
-READ = """p => document.querySelector(p + ' .js-plotly-plot')._fullData
-          .find(d => d.name === 'read')"""
+READ = """p => (document.querySelector(p + ' .js-plotly-plot')._fullData ?? [])
+          .find(d => d.name === 'read') ?? {x: [], y: []}"""
 
 
 def press(page, knob: str, key: str, said: str, times: int = 1) -> None:
@@ -25,20 +25,27 @@ def press(page, knob: str, key: str, said: str, times: int = 1) -> None:
     )
 
 
+def wait_tokens(page, tokens: int) -> None:
+    """The stretches that are drawn add up to the context."""
+    page.wait_for_function(
+        f"([p, n]) => ({READ})(p).x.reduce((a, b) => a + b, 0) === n",
+        arg=[PANEL, tokens],
+        timeout=15_000,
+    )
+
+
 def test_the_walk_follows_its_knobs(jupyter, notebook):
     notebook.open(jupyter, "10_triton.ipynb")
     notebook.run_all()
     page = notebook.page
     page.locator(f"{PANEL} .js-plotly-plot").wait_for(timeout=30_000)
-    assert page.evaluate(f"p => ({READ})(p).x.reduce((a, b) => a + b)", PANEL) == 23
+    wait_tokens(page, 23)
 
     press(page, "splits", "ArrowRight", "48 programs", times=2)
     page.wait_for_function(f"p => new Set(({READ})(p).y).size === 3", arg=PANEL, timeout=15_000)
     press(page, "page", "ArrowRight", "23 tokens in 5 blocks")
     press(page, "context", "ArrowRight", "24 tokens in 5 blocks")
-    page.wait_for_function(
-        f"p => ({READ})(p).x.reduce((a, b) => a + b) === 24", arg=PANEL, timeout=15_000
-    )
+    wait_tokens(page, 24)
     press(page, "request", "ArrowLeft", "Request A: 9 tokens")
     press(page, "request", "ArrowRight", "Request B: 24 tokens")
 

@@ -262,7 +262,13 @@ def _update_axes(figure: Any, walk: GridWalk) -> None:
 
 # ---------------------------------------------------------------- as text
 
-WALK_HEAD = ["program (request, head, split)", "positions", "blocks in order", "tiles", "masked"]
+WALK_HEAD = [
+    "program (request, head, split)",
+    "positions",
+    "blocks in order",
+    "tiles",
+    "masked lanes",
+]
 
 
 def walk_rows(walk: GridWalk) -> list[list[str]]:
@@ -273,7 +279,7 @@ def walk_rows(walk: GridWalk) -> list[list[str]]:
             f"{p.begin} to {p.end - 1}" if p.end > p.begin else "none",
             " ".join(str(walk.table[j]) for j in p.entries) or "–",
             str(p.tiles),
-            f"{p.masked} lanes",
+            str(p.masked),
         ]
         for p in walk.programs
     ]
@@ -284,7 +290,7 @@ def walk_sentence(walk: GridWalk) -> str:
     r, h, s = walk.grid
     last = walk.context % walk.page or walk.page
     idle = sum(p.end <= p.begin for p in walk.programs)
-    more = f" {idle} of the splits have nothing to do." if idle else ""
+    more = f" Splits with nothing to do: {idle}." if idle else ""
     return (
         f"Grid {r} requests × {h} heads × {s} splits = {r * h * s} programs. Request "
         f"{LETTERS[walk.request]}: {walk.context} tokens in {len(walk.table)} blocks, "

@@ -15,7 +15,7 @@ from llmlab.viz.figures.grid_walk import (
     walk_sentence,
 )
 from llmlab.viz.panels.controls import Knob, guarded, status_html
-from llmlab.viz.show import Shown, live_figure, table_html, table_text
+from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
 from llmlab.viz.widgets import toolkit
 
 CONTEXTS = (9, 23, 30, 17)
@@ -38,8 +38,7 @@ class GridPanel:
         for knob in (self.context, self.page, self.splits):
             knob.on_change(guarded(self._fail, self._draw))
         knobs = [k.widget for k in (self.request, self.context, self.page, self.splits)]
-        shown = [self.figure] if self.figure is not None else []
-        self.widget = w.VBox([*knobs, self.status, *shown, self.table])
+        self.widget = w.VBox([*knobs, self.status, *boxed(self.figure), self.table])
         self.widget.add_class("llmlab-grid-panel")
         self._draw()
 
@@ -57,9 +56,8 @@ class GridPanel:
         walk = self.walk()
         self.table.value = table_html(CAPTION, WALK_HEAD, walk_rows(walk))
         self.status.value = status_html("info", walk_sentence(walk))
-        if self.figure is not None:
-            with self.figure.batch_update():
-                update_walk(self.figure, walk)
+        with self.figure.batch_update():
+            update_walk(self.figure, walk)
 
     def _fail(self, text: str) -> None:
         self.status.value = status_html("error", text)
