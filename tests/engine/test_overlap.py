@@ -236,14 +236,22 @@ def truth(tiny64, greedy_of):
     return [greedy_of(tiny64, prompt, 6) for prompt in PROMPTS]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "chunked",
+        "continuous",
+        pytest.param("chunked-admission", marks=pytest.mark.slow),
+        pytest.param("static", marks=pytest.mark.slow),
+    ],
+)
 def test_policies_and_prefix_cache_change_no_token(tiny64, truth, policy):
     engine = overlapped(tiny64, config_of(128, 4, cache=True), POLICIES[policy])
     assert outputs_of(engine, PROMPTS, GREEDY) == truth
     assert outputs_of(engine, PROMPTS, GREEDY) == truth  # a second time, from the cache
 
 
-@pytest.mark.parametrize("cache", [False, True])
+@pytest.mark.parametrize("cache", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_forced_preemption_changes_no_token(tiny64, truth, cache):
     engine = overlapped(tiny64, config_of(128, 4, blocks=19, cache=cache))
     order = [1, 1, 2, 0, 3]
@@ -252,14 +260,18 @@ def test_forced_preemption_changes_no_token(tiny64, truth, cache):
     assert sum(len(step.preempted) for step in engine.trace.steps) > 0
 
 
+def draws(seed, **changes):
+    return seeded(seed, max_tokens=8, **changes)
+
+
 HARD = {
-    "seed": seeded(42),
-    "top": seeded(1, top_k=5, top_p=0.9),
-    "penalty": seeded(3, repetition_penalty=1.5),
-    "greedy penalty": SamplingParams(max_tokens=9, repetition_penalty=1.4, ignore_eos=True),
-    "logprobs": SamplingParams(max_tokens=9, logprobs=2, ignore_eos=True),
-    "min_tokens": seeded(5, min_tokens=4, stop_token_ids=tuple(range(0, 256, 3))),
-    "stop string": seeded(6, stop=("a", "e", "i")),
+    "seed": draws(42),
+    "top": draws(1, top_k=5, top_p=0.9),
+    "penalty": draws(3, repetition_penalty=1.5),
+    "greedy penalty": SamplingParams(max_tokens=7, repetition_penalty=1.4, ignore_eos=True),
+    "logprobs": SamplingParams(max_tokens=7, logprobs=2, ignore_eos=True),
+    "min_tokens": draws(5, min_tokens=4, stop_token_ids=tuple(range(0, 256, 3))),
+    "stop string": draws(6, stop=("a", "e", "i")),
 }
 
 
@@ -276,7 +288,16 @@ def told(engine, params):
     return [said[name] for name in names]
 
 
-@pytest.mark.parametrize("name", [*HARD, "all"])
+QUICK = ("seed", "stop string", "all")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow)
+        for name in (*HARD, "all")
+    ],
+)
 def test_what_looks_back_is_told_the_same(tiny64, name):
     params = [HARD[name]] if name in HARD else list(HARD.values())
     engine = overlapped(tiny64, config_of(seqs=8))
