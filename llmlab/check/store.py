@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from llmlab.check.rescue import read_rows
 from llmlab.check.result import Result
 from llmlab.check.student import Student, data_folder
 
@@ -36,6 +37,9 @@ CREATE TABLE IF NOT EXISTS events (
     data TEXT NOT NULL
 )
 """
+_INSERT = (
+    "INSERT OR IGNORE INTO events (uid, time, kind, item, student, data) VALUES (?, ?, ?, ?, ?, ?)"
+)
 
 
 @dataclass(frozen=True)
@@ -55,10 +59,15 @@ class Event:
 
 
 class Store:
-    """The events of one file (None: of this process only). Safe for threads and processes."""
+    """The events of one file (None: of this process only). Safe for threads and processes.
+
+    trouble: why nothing is saved, "" if all is well. unread: the file could not even be read.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
+        self.trouble = ""
+        self.unread = False
         self._lock = threading.RLock()
         self._db = self._open(path)
 
@@ -68,8 +77,13 @@ class Store:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 return self._connect(str(path))
             except (sqlite3.Error, OSError) as error:
+                rows = read_rows(path)
+                self.unread = rows is None
                 self._warn(error)
-        self.path = None
+                self.path = None
+                db = self._connect(":memory:")
+                db.executemany(_INSERT, rows or ())
+                return db
         return self._connect(":memory:")
 
     @staticmethod
@@ -91,12 +105,12 @@ class Store:
         return db
 
     def _warn(self, error: Exception) -> None:
-        warnings.warn(
-            f"progress cannot be saved in {self.path} ({error}); it is kept in memory and ends "
-            "with this kernel. Set LLMLAB_DATA_DIR to a folder that can be written.",
-            RuntimeWarning,
-            stacklevel=4,
+        lost = ", and what is in it cannot be read" if self.unread else ""
+        self.trouble = (
+            f"progress cannot be saved in {self.path} ({error}){lost}; it is kept in memory and "
+            "ends with this kernel. Set LLMLAB_DATA_DIR to a folder that can be written."
         )
+        warnings.warn(self.trouble, RuntimeWarning, stacklevel=4)
 
     def add(
         self, kind: str, item: str, data: dict[str, Any], student: Student | None = None
@@ -136,11 +150,7 @@ class Store:
             before = self._db.total_changes
             self._db.execute("BEGIN IMMEDIATE")
             try:
-                self._db.executemany(
-                    "INSERT OR IGNORE INTO events (uid, time, kind, item, student, data) "
-                    "VALUES (?, ?, ?, ?, ?, ?)",
-                    rows,
-                )
+                self._db.executemany(_INSERT, rows)
                 self._db.execute("COMMIT")
             except BaseException:
                 self._db.execute("ROLLBACK")

@@ -14,12 +14,13 @@ import json
 import math
 import os
 import re
-import tempfile
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from llmlab.check.replace import replace_text
 
 PRACTICE_KEY = b"llmlab practice numbers"
 VERSION = 1
@@ -112,10 +113,7 @@ def save_student(student: Student, sheet: dict[str, Any] | None = None) -> Path:
     path = _student_file()
     path.parent.mkdir(parents=True, exist_ok=True)
     content = sheet if sheet is not None else {"kind": "llmlab-student", "name": student.name}
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".student")
-    with os.fdopen(handle, "w", encoding="utf-8") as out:
-        json.dump(content, out, ensure_ascii=False)
-    os.replace(temporary, path)
+    replace_text(path, json.dumps(content, ensure_ascii=False))
     return path
 
 

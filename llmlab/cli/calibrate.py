@@ -52,7 +52,9 @@ def calibrate(
         err.print("interrupted: nothing was kept")
         raise typer.Exit(130) from None
     except (ValueError, OSError) as error:
-        err.print(f"[red]error:[/red] {error}", soft_wrap=True)
+        more = ". Set LLMLAB_DATA_DIR to a folder that can be written"
+        text = f"{error}{more if isinstance(error, OSError) else ''}"
+        err.print(f"[red]error:[/red] {text}", soft_wrap=True)
         raise typer.Exit(2) from None
     if as_json:
         print(json.dumps(kept, indent=1))

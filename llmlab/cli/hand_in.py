@@ -34,6 +34,10 @@ def report(
     warnings.simplefilter("ignore")  # what cannot be saved is told below, as a sentence
     store = default_store()
     try:
+        if store.unread:
+            raise ValueError(f"{store.trouble} Nothing was written: your last hand-in is as it was")
+        if store.trouble:
+            err.print(f"[yellow]warning:[/yellow] {store.trouble}", soft_wrap=True, highlight=False)
         if import_ is not None:
             added = store.import_jsonl(import_)
             _say(as_json, {"added": added}, f"{added} events added from {import_}")
@@ -46,13 +50,19 @@ def report(
         err.print(f"[red]error:[/red] {error}", soft_wrap=True, highlight=False)
         raise typer.Exit(2) from None
     except OSError as error:
-        err.print(f"[red]error:[/red] {error.filename}: {error.strerror}", soft_wrap=True)
+        where = error.filename or export or folder
+        err.print(
+            f"[red]error:[/red] cannot write {where}: {error.strerror}; choose another place "
+            "with --out",
+            soft_wrap=True,
+        )
         raise typer.Exit(2) from None
 
 
 def _hand_in(store: Any, folder: Path, as_json: bool) -> None:
     from llmlab.check.handin import build
     from llmlab.check.handin_page import handin_html
+    from llmlab.check.replace import replace_text
     from llmlab.check.student import current_student
 
     student = current_student()
@@ -61,8 +71,8 @@ def _hand_in(store: Any, folder: Path, as_json: bool) -> None:
     base = f"handin-{plain or 'student'}-{student.fingerprint.strip('-') or 'own'}"
     folder.mkdir(parents=True, exist_ok=True)
     target, page = folder / f"{base}.json", folder / f"{base}.html"
-    target.write_text(json.dumps(handin, ensure_ascii=False), encoding="utf-8")
-    page.write_text(handin_html(store, handin), encoding="utf-8")
+    replace_text(target, json.dumps(handin, ensure_ascii=False))
+    replace_text(page, handin_html(store, handin))
     attempts = sum(event["kind"] == "attempt" for event in handin["events"])
     data = {"file": str(target), "page": str(page), "student": student.name, "attempts": attempts}
     _say(as_json, data, f"{attempts} attempts. Hand in {target}; read {page}")

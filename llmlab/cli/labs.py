@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +25,9 @@ EXAMPLES = (
 )
 # Loopback only, no extension market, no question about news: the lab needs nothing from outside.
 JUPYTER = ("--ServerApp.ip=127.0.0.1", "--LabApp.extension_manager=readonly")
+
+# Where JupyterLab and the kernel write about themselves, if the home folder is closed to them.
+JUPYTER_PLACES = ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR")
 
 
 def _fail(message: str) -> typer.Exit:
@@ -124,10 +128,30 @@ def open_jupyter(work: Path) -> int:
     if first:
         command.append(f"--LabApp.default_url=/lab/tree/{first[0].name}")
     out.print("Opening JupyterLab. Stop it with Ctrl-C here; your work stays in", f"{work}/.")
+    with tempfile.TemporaryDirectory(prefix="llmlab-jupyter-") as spare:
+        environment = jupyter_environment()
+        if not _home_is_writable():
+            environment |= dict.fromkeys(JUPYTER_PLACES, spare)
+            err.print(
+                "Your home folder cannot be written: JupyterLab's settings end with it. For "
+                "progress that stays, set LLMLAB_DATA_DIR to a folder that can be written.",
+                soft_wrap=True,
+            )
+        try:
+            return subprocess.call(command, env=environment)
+        except KeyboardInterrupt:
+            return 130
+
+
+def _home_is_writable() -> bool:
+    from jupyter_core.paths import jupyter_runtime_dir
+
     try:
-        return subprocess.call(command, env=jupyter_environment())
-    except KeyboardInterrupt:
-        return 130
+        Path(jupyter_runtime_dir()).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=jupyter_runtime_dir()):
+            return True
+    except OSError:
+        return False
 
 
 def jupyter_environment() -> dict[str, str]:

@@ -7,6 +7,8 @@ only when its command runs, so that `llmlab --help` answers at once.
 from __future__ import annotations
 
 import importlib
+import io
+import sys
 from typing import Any
 
 from typer.core import TyperGroup
@@ -62,6 +64,10 @@ class LazyGroup(TyperGroup):
 
 def main() -> None:
     """Entry point of the console script; Ctrl-C ends with status 130 and no traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal of another locale shows "?" for a sign it has not: words say the same.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     LazyGroup(name="llmlab")(prog_name="llmlab")
 
 

@@ -199,6 +199,7 @@ class _Quiz:
         done = self.sitting.done
         right = len(done) - len(self.sitting.missed)
         self.screen.rule("Your quiz")
-        self.screen.say(f"{right} of {len(done)} right at the first try. All answers are kept.")
+        kept = self.sitting.store.trouble or "All answers are kept."
+        self.screen.say(f"{right} of {len(done)} right at the first try. {kept}")
         if self.sitting.missed:
             self.screen.say("Missed, and back first (FSRS): " + ", ".join(self.sitting.missed))

@@ -46,7 +46,11 @@ def student(
         err.print(f"[red]error:[/red] {error}", soft_wrap=True, highlight=False)
         raise typer.Exit(2) from None
     except OSError as error:
-        err.print(f"[red]error:[/red] your name cannot be saved: {error}", soft_wrap=True)
+        err.print(
+            f"[red]error:[/red] your name cannot be saved: {error}. Set LLMLAB_DATA_DIR to a "
+            "folder that can be written",
+            soft_wrap=True,
+        )
         raise typer.Exit(2) from None
     kind = "sheet" if who.sheet is not None else "practice" if who.name else "curriculum"
     if as_json:

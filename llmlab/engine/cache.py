@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from filelock import FileLock
 from platformdirs import user_cache_dir
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from llmlab.config import ModelConfig
@@ -72,7 +73,7 @@ def cached_source(
             return found
         warnings.warn(
             f"weights are unpacked in memory at each load: cannot write {entry.parent}: {error}. "
-            "Set LLMLAB_CACHE_DIR to a folder that can be written.",
+            "Set LLMLAB_CACHE_DIR to a folder that can be written and has 0.6 GB free.",
             stacklevel=2,
         )
     source: Source = open_source()
@@ -125,10 +126,15 @@ def _build(
         if progress:
             progress(done, len(source.names), "unpacking weights (first time only)")
     # One cache may serve a whole class: the umask says who may read, not mkdtemp and save_file.
+    for left in entry.parent.glob(f".{entry.name}.*"):
+        shutil.rmtree(left, ignore_errors=True)  # of a process that was killed: we hold the lock
     beside = entry.parent / f".{entry.name}.{uuid.uuid4().hex}"
     beside.mkdir()
     try:
-        save_file(tensors, str(beside / WEIGHTS))
+        try:
+            save_file(tensors, str(beside / WEIGHTS))
+        except SafetensorError as error:  # a full disk, said in another way
+            raise OSError(str(error)) from error
         (beside / WEIGHTS).chmod(beside.stat().st_mode & 0o666)
         tensors.clear()
         (beside / TOKENIZER).write_text(tokenizer.backend.to_str(), encoding="utf-8")

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import psutil
 import torch
 
 from llmlab.config import Default, EngineConfig, require, require_int
-from llmlab.engine.cuda_memory import GPU_MEMORY_UTILIZATION, fit_pool
+from llmlab.engine.cuda_memory import (
+    GPU_MEMORY_UTILIZATION,
+    MOST_BLOCKS,
+    bytes_per_block,
+    fit_pool,
+)
 from llmlab.engine.model import Model
 from llmlab.sched.plan import Scheduler
 
@@ -33,6 +39,7 @@ def choose_config(
     if device.type != "cuda":
         without = "left out without a CUDA device (num_blocks sets the pool)"
         require(share is None, "Engine", "gpu_memory_utilization", share, without)
+        _require_room(model, config)
         return config
     if made is not None or not isinstance(config.num_blocks, Default):
         return config
@@ -43,6 +50,16 @@ def choose_config(
         element_size=torch.empty((), dtype=model.dtype).element_size(),
         gpu_memory_utilization=GPU_MEMORY_UTILIZATION if share is None else share,
     )
+
+
+def _require_room(model: Model, config: EngineConfig) -> None:
+    """Refuse a pool that this machine's memory cannot hold, before anything is allocated."""
+    element_size = torch.empty((), dtype=model.dtype).element_size()
+    each = bytes_per_block(model.config, config.block_size, element_size)
+    memory = psutil.virtual_memory().total
+    most = min(memory // each, MOST_BLOCKS)
+    allowed = f"at most {most} here (blocks of {each} bytes, memory of {memory / 1e9:.0f} GB)"
+    require(config.num_blocks <= most, "EngineConfig", "num_blocks", config.num_blocks, allowed)
 
 
 def choose_async(wanted: bool | None, model: Model, scheduler: Scheduler) -> bool:

@@ -47,9 +47,11 @@ class Passes(Generic[Work]):
             return torch.cat([self.run(piece, run) for piece in self._cut(work, self.most)])
         try:
             return run(work)
-        except torch.OutOfMemoryError:
-            if size == 1:
+        except RuntimeError as error:  # torch.OutOfMemoryError is one
+            if not out_of_memory(error):
                 raise
+            if size == 1:
+                raise torch.OutOfMemoryError(str(error)) from error
         # Outside the handler: the exception would keep the failed pass's tensors alive.
         self.most = size // 2
         if torch.cuda.is_available():
@@ -61,6 +63,11 @@ class Passes(Generic[Work]):
             stacklevel=4,
         )
         return self.run(work, run)
+
+
+def out_of_memory(error: RuntimeError) -> bool:
+    """Whether torch says that there is no memory; on a CPU it says so in words only."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def token_passes(most: int) -> Passes[Batch]:

@@ -48,8 +48,12 @@ def copy_labs(work: Path) -> list[Copy]:
         if not target.exists():
             # Through a temporary name: a half-written notebook must never look like a student's.
             part = target.with_suffix(".part")
-            shutil.copyfile(lab, part)
-            part.replace(target)
+            try:
+                shutil.copyfile(lab, part)
+                part.replace(target)
+            except OSError:
+                part.unlink(missing_ok=True)
+                raise
             copies.append(Copy(lab.stem, target, "new"))
         else:
             same = target.read_bytes() == lab.read_bytes()

@@ -149,7 +149,9 @@ class QuizPanel:
         for one in (self.check_button, self.hint_button, self.short_button, self.full_button):
             one.layout.display = "none"
         self.next_button.disabled = True
-        self.status.value = status_html("ok", "done; every answer is kept")
+        trouble = self.sitting.store.trouble
+        done_text = f"done; {trouble}" if trouble else "done; every answer is kept"
+        self.status.value = status_html("error" if trouble else "ok", done_text)
 
     @property
     def question(self) -> Question:
