@@ -49,7 +49,7 @@ def time_lab(
     """
     import nbformat
     from nbclient import NotebookClient
-    from nbclient.exceptions import CellExecutionError, CellTimeoutError
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
     notebook = nbformat.read(path, as_version=4)
     code = [i for i, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
@@ -82,6 +82,8 @@ def time_lab(
             raise RuntimeError(f"{path.stem}: {error.ename}: {error.evalue}") from error
         except CellTimeoutError as error:
             raise RuntimeError(f"{path.stem}: a cell took over {cell_limit_s:.0f} s") from error
+        except (DeadKernelError, AssertionError) as error:  # nbclient asserts as it cleans up
+            raise RuntimeError(f"{path.stem}: the kernel died (killed, or no memory)") from error
         seconds = time.perf_counter() - start
     headings = _headings(notebook)
     ranked = sorted(((s, headings[i]) for i, s in spent.items() if i in code), reverse=True)

@@ -7,9 +7,11 @@ HTML and a plain text form at once.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Callable
+from copy import deepcopy
 from html import escape
 from typing import Any
 
@@ -81,14 +83,52 @@ def table_text(caption: str, head: list[str], rows: list[list[str]]) -> str:
 def live_figure(figure: Any) -> Any:
     """A FigureWidget that fills its box, or the figure as it is where anywidget is missing."""
     try:
-        import plotly.graph_objects as go
-
-        widget = go.FigureWidget(figure)
+        widget = _live_class()(figure)
     except ImportError:
         return figure
     widget.update_layout(autosize=True)
     widget._config = {**widget._config, "displayModeBar": False, "responsive": True}
     return widget
+
+
+@functools.cache
+def _live_class() -> Any:
+    """A FigureWidget that reaches the page in one message, when it is first shown or boxed.
+
+    plotly opens its widget empty and sends traces and layout after it. A page that is late (a
+    busy machine) may have drawn the empty one by then, and keeps it: those messages are not
+    looked at again. Whatever changes a figure before it is shown is in that first message too.
+    """
+    import plotly.graph_objects as go
+
+    if not hasattr(go.FigureWidget, "add_traits"):  # plotly's stand-in where anywidget is missing
+        raise ImportError("anywidget")
+
+    class LiveFigure(go.FigureWidget):  # type: ignore[misc]
+        _whole = False
+
+        def open(self) -> None:
+            if self._whole:
+                super().open()
+
+        def send_whole(self) -> None:
+            """Open the widget with all that the figure holds now; later calls do nothing."""
+            if self.comm is None:
+                self._widget_layout = deepcopy(self._layout_obj._props)
+                self._widget_data = deepcopy(self._data)
+                self._whole = True
+                self.open()
+
+        @property
+        def model_id(self) -> str:
+            self.send_whole()
+            return str(super().model_id)
+
+        def _repr_mimebundle_(self, *args: Any, **kwargs: Any) -> Any:
+            self.send_whole()
+            return super()._repr_mimebundle_(*args, **kwargs)
+
+    return LiveFigure
 
 
 def boxed(*figures: Any) -> list[Any]:

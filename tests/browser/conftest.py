@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,13 @@ def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         if os.environ.get("CI"):
             pytest.fail("no Chromium found, and CI is set: the browser tests must run")
         pytest.skip("no Chromium on this machine: install chromium to run the browser tests")
-    base = tmp_path_factory.mktemp("jupyter")
+    with serving(tmp_path_factory.mktemp("jupyter")) as url:
+        yield url
+
+
+@contextmanager
+def serving(base: Path) -> Iterator[str]:
+    """A JupyterLab whose settings, progress and work folder all lie below `base`."""
     work = base / "work"
     subprocess.run(
         [sys.executable, "-m", "llmlab.cli.main", "labs", "--work", str(work)], check=True
@@ -168,6 +175,40 @@ class Notebook:
         target.screenshot(path=str(path))
         return path
 
+    def wait_status(self, panel: str, said: str, timeout: int = 40_000) -> None:
+        """Wait until a status line in the panel (a CSS selector) holds these words."""
+        self.page.wait_for_function(
+            "([p, s]) => [...document.querySelectorAll(p + ' [role=status]')]"
+            ".some(e => e.innerText.includes(s))",
+            arg=[panel, said],
+            timeout=timeout,
+        )
+
+    def turn(self, knob: str, key: str = "ArrowRight", times: int = 1) -> None:
+        """Move a knob's slider by keyboard: Tab from the box before it, then the key."""
+        box = self.page.locator(f".llmlab-{knob}-box input").first
+        box.scroll_into_view_if_needed()
+        box.focus()
+        self.page.keyboard.press("Tab")
+        assert self.page.evaluate("document.activeElement.className").startswith("noUi-handle")
+        for _ in range(times):
+            self.page.keyboard.press(key)
+
+    def press(self, name: str) -> None:
+        """A button by keyboard."""
+        button = self.page.locator(f"button.llmlab-{name}").first
+        button.scroll_into_view_if_needed()
+        button.focus()
+        self.page.keyboard.press("Enter")
+
+    def looks(self, name: str, selector: str) -> None:
+        """The same element at both widths in both themes."""
+        for width in (1280, 768):
+            self.page.set_viewport_size({"width": width, "height": 1000})
+            for theme in ("Light", "Dark"):
+                self.theme(f"JupyterLab {theme}")
+                self.shot(f"{name}_{theme.lower()}_{width}", selector)
+
     def theme(self, name: str) -> None:
         self.page.evaluate(
             "n => window.jupyterapp.commands.execute('apputils:change-theme', {theme: n})", name
@@ -178,6 +219,13 @@ class Notebook:
 @pytest.fixture
 def notebook(jupyter: str) -> Iterator[Notebook]:
     """A page whose every request outside 127.0.0.1 is stopped and written down."""
+    with browsing() as opened:
+        yield opened
+
+
+@contextmanager
+def browsing() -> Iterator[Notebook]:
+    """The same without pytest."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as play:

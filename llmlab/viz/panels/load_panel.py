@@ -98,6 +98,7 @@ class LoadPanel:
         self.go, self.halt = button("Run", "load-run", "primary"), button("Stop", "load-stop")
         self.go.on_click(guarded(self._fail, lambda _: self.start()))
         self.halt.on_click(guarded(self._fail, lambda _: self.live.cancel()))
+        guarded(self._fail, self._run)()
         self.widget = w.VBox(
             [
                 self.where,
@@ -111,7 +112,6 @@ class LoadPanel:
             ]
         )
         self.widget.add_class("llmlab-load-panel")
-        guarded(self._fail, self._run)()
 
     def sweep(self) -> list[Loaded]:
         """One simulated run a number of users, with the panel's model, device and lengths."""

@@ -74,6 +74,7 @@ class UtilizationPanel:
         self.halt.on_click(guarded(self._fail, lambda _: self.live.cancel()))
         self.status, self.table = w.HTML(), w.HTML()
         self.figure = live_figure(gauges([], self.device, "bf16", simulated=True))
+        guarded(self._fail, self.start)()
         self.widget = w.VBox(
             [
                 self.where,
@@ -85,7 +86,6 @@ class UtilizationPanel:
             ]
         )
         self.widget.add_class("llmlab-use-panel")
-        guarded(self._fail, self.start)()
 
     # -- running ---------------------------------------------------------------------------
 

@@ -1,0 +1,90 @@
+"""What a notebook shows: one whole message, and stand-ins that behave like the widgets."""
+
+from __future__ import annotations
+
+import json
+
+import plotly.graph_objects as go
+import pytest
+
+from llmlab.viz.show import PLOTLY, VIEW, Shown, boxed, live_figure
+from llmlab.viz.widgets import NAMES, Plain, is_widget, toolkit
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """States of the widgets that open, in order."""
+    import comm
+
+    seen, real = [], comm.create_comm
+
+    def record(**args):
+        seen.append(args["data"]["state"])
+        return real(**args)
+
+    monkeypatch.setattr(comm, "create_comm", record)
+    return seen
+
+
+def line():
+    figure = go.Figure()
+    figure.add_scatter(x=[1, 2, 3], y=[3, 1, 2], name="a")
+    return figure
+
+
+def figures(states):
+    return [s for s in states if "_widget_data" in s]
+
+
+def test_a_figure_reaches_the_page_whole_with_all_changes_made_before_it_was_shown(opened):
+    figure = live_figure(line())
+    assert figures(opened) == []
+    figure.data[0].update(y=[9, 9, 9])
+    figure.update_layout(title_text="late")
+    bundle = Shown(figure, lambda: "", lambda: "")._repr_mimebundle_()
+    (state,) = figures(opened)
+    assert state["_widget_data"][0]["y"] == [9, 9, 9]
+    assert state["_widget_layout"]["title"]["text"] == "late"
+    assert state["_widget_layout"]["autosize"] is True
+    assert bundle[VIEW]["model_id"] == figure.model_id
+    assert len(figures(opened)) == 1
+
+
+def test_a_figure_in_a_box_is_whole_too(opened):
+    toolkit().VBox(boxed(live_figure(line())))
+    (state,) = figures(opened)
+    assert state["_widget_data"][0]["x"] == [1, 2, 3]
+
+
+def test_a_figure_that_cannot_live_is_shown_still():
+    bundle = Shown(line(), lambda: "<p>t</p>", lambda: "t")._repr_mimebundle_()
+    assert VIEW not in bundle
+    assert json.dumps(bundle[PLOTLY])  # plain data
+    assert bundle["text/html"] == "<p>t</p>"
+    assert "anywidget" in boxed(line())[0].value
+
+
+@pytest.mark.parametrize("kind", [Plain, None])
+def test_stand_ins_hold_observe_and_bound_like_the_widgets(kind):
+    make = toolkit().BoundedIntText if kind is None else kind
+    box, seen = make(5, min=1, max=9, description="n"), []
+    box.observe(lambda change: seen.append((change["old"], change["new"])), names="value")
+    for value in (7, 7, 100):
+        box.value = value
+    assert seen == [(5, 7), (7, 9)]
+
+
+@pytest.mark.parametrize("kind", [Plain, None])
+def test_a_menu_knows_its_options(kind):
+    make = toolkit().Dropdown if kind is None else kind
+    menu = make(options=["a", "b"], description="m")
+    assert menu.value == "a"
+    menu.value = "b"
+    with pytest.raises(Exception, match=r"(?i)option|invalid"):
+        menu.value = "c"
+
+
+def test_every_name_the_stand_ins_offer_is_one_of_ipywidgets():
+    assert all(hasattr(toolkit(), name) for name in NAMES)
+    assert not is_widget(Plain(1))
+    assert is_widget(toolkit().IntSlider(1))
