@@ -67,7 +67,7 @@ def run_pair(
     once. compare: run the prompts on one engine afterwards. kill: break the pair on purpose, see
     `pair_fault.Fault`. progress(done, total, what).
 
-    ValueError for bad input, RuntimeError with a worker's own words if the pair cannot start. A
+    ValueError for bad input, RuntimeError with a worker's last words if the pair cannot start. A
     worker that is lost later is no exception: rows say `outcome` and `reason`.
     """
     same = config or EngineConfig()
@@ -100,6 +100,7 @@ class _Worker:
     def __init__(self, side: str, job: PairJob, store: Path, events: queue.Queue[Any]) -> None:
         self.side = side
         self.report: dict[str, Any] | None = None
+        self.refused: str | None = None  # bad input that only it could see, in its words
         # A file, not a pipe: who warns a lot must never wait for a reader.
         self.log: IO[str] = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
         command = [sys.executable, "-m", "llmlab.engine.pair_process", side, str(store)]
@@ -147,6 +148,8 @@ class _Worker:
         """How, in words."""
         if self.report is not None:
             return str(self.report["ended"])
+        if self.refused is not None:
+            return self.refused
         code = self.process.poll()
         if code is None:
             return "it did not answer and was stopped"
@@ -201,6 +204,8 @@ class _Pair:
             self._check_started(worker)
         elif kind == "report":
             worker.report = event["report"]
+        elif kind == "refused":
+            worker.refused = event["reason"]
         elif kind == "about":
             self.about = event["about"]
             self.partial = {name: [] for name in event["about"]["prompt_tokens"]}
@@ -223,10 +228,9 @@ class _Pair:
     def _check_started(self, worker: _Worker) -> None:
         """A worker that ends before there is a pair is an error, not a fault to live with."""
         if self.about is None and worker.report is None:
-            said = worker.said().splitlines() or ["it said nothing"]
-            raise RuntimeError(
-                f"the {worker.side} worker did not start ({worker.ended()}): {said[-1]}"
-            )
+            if worker.refused is not None:
+                raise ValueError(worker.refused)
+            raise RuntimeError(f"the {worker.side} worker did not start: {worker.ended()}")
 
     def _end_silent(self) -> None:
         for worker in self.workers:

@@ -105,7 +105,12 @@ def main(side: str, store: str) -> None:
             sys.stdout.write(json.dumps(event) + "\n")
             sys.stdout.flush()
 
-    emit({"event": "report", "report": work(side, job, file_store(Path(store)), emit)})
+    try:
+        report = work(side, job, file_store(Path(store)), emit)
+    except ValueError as error:
+        emit({"event": "refused", "reason": str(error)})
+        raise SystemExit(2) from None
+    emit({"event": "report", "report": report})
 
 
 def _leave_with_parent() -> None:

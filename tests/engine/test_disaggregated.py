@@ -131,9 +131,17 @@ def test_ctrl_c_stops_both_workers():
     assert children() == []
 
 
+@pytest.mark.full
+def test_a_worker_that_cannot_start_says_why(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/nowhere")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(RuntimeError, match="worker did not start: it ended with status 1"):
+        run_pair("tiny", PROMPTS)
+
+
 @pytest.mark.slow
 def test_a_model_that_is_not_there_is_named():
-    with pytest.raises(RuntimeError, match=r"did not start.*no-such-model"):
+    with pytest.raises(ValueError, match="no-such-model"):
         run_pair("./no-such-model", PROMPTS)
 
 
