@@ -6,6 +6,10 @@ import pytest
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 
+# A busy machine draws figures late.
+DRAWN = """() => [...document.querySelectorAll('.js-plotly-plot')]
+  .every(g => (g._fullData || []).length > 0)"""
+
 
 def test_the_disaggregation_lab_moves_bytes_and_a_limit_moves_by_keyboard(jupyter, notebook):
     notebook.open(jupyter, "08_disaggregation.ipynb")
@@ -19,6 +23,7 @@ def test_the_disaggregation_lab_moves_bytes_and_a_limit_moves_by_keyboard(jupyte
     assert "same tokens as one ordinary engine: True" in text
     page = notebook.page
     page.locator(".llmlab-pools-panel").wait_for(timeout=30_000)
+    page.wait_for_function(DRAWN, timeout=90_000)
     said = "() => document.querySelector('.llmlab-pools-panel [role=status]').innerText"
     before = page.evaluate(said)
     assert before.startswith("○ Simulated. At")
@@ -33,10 +38,6 @@ def test_the_disaggregation_lab_moves_bytes_and_a_limit_moves_by_keyboard(jupyte
            .map(d => d.x.length)"""
     )
     assert drawn == [3] * 6
-    page.wait_for_function(
-        "() => (document.querySelector('.js-plotly-plot')._fullData || []).length > 0",
-        timeout=60_000,
-    )
     for width in (1280, 768):
         page.set_viewport_size({"width": width, "height": 1000})
         for theme in ("Light", "Dark"):
