@@ -161,6 +161,9 @@ def pair_result(
         side: Trace.from_jsonl(report["trace"], side) if report else Trace()
         for side, report in (("prefill", prefill), ("decode", decode), ("colocated", colocated))
     }
+    for side in ("prefill", "decode"):
+        for step in traces[side].steps:
+            step.worker = f"{side} 0"
     tokens = decode["tokens"] if decode else partial
     names = list(about["prompt_tokens"])
     requests = [_request(name, about, traces, decode, ended) for name in names]

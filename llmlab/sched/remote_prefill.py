@@ -102,7 +102,6 @@ class RemotePrefill(Chunked):
         for request_id in reversed(back):
             request = self.arriving.pop(request_id)
             self.blocks.free(request)
-            request.num_cached_tokens = 0
             self._local.add(request_id)
             self.waiting.put_back(request)
         return back

@@ -176,6 +176,17 @@ def test_a_link_cut_after_any_message(seen):
     assert lab.retried == {"r0": "the wire was cut"}
 
 
+def test_what_comes_back_keeps_its_place_in_the_queue():
+    lab = pair()
+    for seed in (1, 2, 3):
+        lab.add(prompt(5, seed))
+    lab.decode_step()
+    lab.add(prompt(5, 4))
+    lab.cut()
+    assert [request.request_id for request in lab.decode.waiting] == ["r0", "r1", "r2", "r3"]
+    lab.run()
+
+
 def test_silence_ends_in_a_local_retry_and_the_blocks_stay_held_until_the_link_is_given_up():
     lab = pair()
     lab.add(prompt(10))
