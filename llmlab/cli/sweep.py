@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from llmlab.executor import Results, Runner
     from llmlab.sweep import Grid, Setting
     from llmlab.sweep.session import Outcome
+    from llmlab.viz.figures.sweep_map import SweepMap
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 out = Console(highlight=False)
@@ -122,11 +123,12 @@ def sweep(
         from llmlab.sweep.session import open_results
 
         grid, setting, runner = _asked(given)
+        picture = _picture(given, grid, setting)  # refused now if it cannot be drawn at the end
         with open_results(
             target, grid, setting, overwrite=overwrite, retry_failed=retry_failed
         ) as results:
             _run(results, grid, setting, runner)
-            outcome = _outcome(given, results, grid, setting)
+            outcome = _outcome(given, results, grid, setting, picture)
     except KeyboardInterrupt:
         err.print("interrupted")
         raise typer.Exit(130) from None
@@ -250,19 +252,35 @@ def _bar(results: Results, total: int) -> Iterator[Any]:
         yield tick
 
 
-def _outcome(given: dict[str, Any], results: Results, grid: Grid, setting: Setting) -> Outcome:
+def _figure(given: dict[str, Any], setting: Setting) -> str:
+    """The figure that ranks."""
+    named: str | None = given["best"]
+    return named or ("goodput_req_s" if _limited(setting) else "output_tok_s")
+
+
+def _picture(given: dict[str, Any], grid: Grid, setting: Setting) -> SweepMap | None:
+    """The map that was asked for, still empty."""
+    if given["html"] is None:
+        return None
+    from llmlab.viz.figures.sweep_map import SweepMap
+
+    least = given["min_attainment"]
+    return SweepMap(grid.axes, grid.varying, _figure(given, setting), setting.engine, least)
+
+
+def _outcome(
+    given: dict[str, Any],
+    results: Results,
+    grid: Grid,
+    setting: Setting,
+    picture: SweepMap | None,
+) -> Outcome:
     """Read the file once, and write what was asked for beside it."""
     from llmlab.sweep.best import Best
     from llmlab.sweep.session import Outcome, write_csv
 
-    figure = given["best"] or ("goodput_req_s" if _limited(setting) else "output_tok_s")
-    outcome = Outcome(Best(figure, given["top"], given["min_attainment"]))
-    picture = None
-    if given["html"] is not None:
-        from llmlab.viz.figures.sweep_map import SweepMap
-
-        least = given["min_attainment"]
-        picture = SweepMap(grid.axes, grid.varying, figure, setting.engine, least)
+    outcome = Outcome(Best(_figure(given, setting), given["top"], given["min_attainment"]))
+    if picture is not None:
         outcome.watch.append(picture.add)
     outcome.read(results)
     if given["as_csv"] is not None:

@@ -91,6 +91,7 @@ def test_a_grid_file_and_an_option_that_goes_before_it(folder):
         (("--grid", "none.yaml"), "cannot be read"),
         (("--rate", "1", "--users", "1"), "one of them"),
         (("--out", "load.yaml"), "not a results file"),
+        (("--html", "m.html", "--rate", "1:50:1"), "a map shows 40 at most"),
         (("--scheduler", "tcp://127.0.0.1:1"), "leave --workers out"),
     ],
 )
