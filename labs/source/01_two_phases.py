@@ -64,6 +64,8 @@ for out in engine.stream(ids, SamplingParams(max_tokens=32)):
 show_request(engine.trace)
 
 # %% [markdown] name="explain" covers=["A1", "A2", "C2"]
+# ## Explain
+#
 # Read the picture from left to right.
 #
 # 1. **Preprocessing.** Text becomes token ids.
@@ -129,6 +131,8 @@ for prompt_tokens, output_tokens in [(32, 8), (256, 8), (32, 32)]:
     print(f"{run.label}: TTFT {run.ttft:.0f} ms, TPOT {run.tpot:.1f} ms, E2E {run.e2e:.0f} ms")
 
 # %% [markdown] name="turn_explain" covers=["B15"]
+# ### What moved, and why
+#
 # A longer prompt is more work *before* the first token, so TTFT grows. A longer answer adds passes
 # *after* it, so E2E grows while TTFT and TPOT stay about where they were. On a long context TPOT
 # creeps up too: each decode step reads the whole cache. How much, on this machine? Try 512 prompt

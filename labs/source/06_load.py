@@ -77,6 +77,8 @@ Shown(
 # are shared by more requests. TPOT rises: every request waits for a longer step. TTFT rises: a new
 # prompt shares its first steps with everyone's decodes and with other prompts.
 #
+# ## Explain
+#
 # Towards the right the owner of the machine is happier and every single user is less happy. One number
 # alone would have shown you only one of them. Where does the rate stop growing in proportion?
 

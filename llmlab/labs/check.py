@@ -71,6 +71,22 @@ def notebook_faults(path: Path, root: Path) -> list[str]:
     return faults
 
 
+def frame_faults(source: Source) -> list[str]:
+    """What every lab opens and ends with: a question first, a wrap-up, interview questions."""
+    prose = ["\n".join(lines) for _, kind, _, lines, _ in source.cells if kind == "markdown"]
+    opening, ending = (prose[0], prose[-1]) if prose else ("", "")
+    wanted = {
+        "its first cell asks a question: **Answer this first**": "answer this first"
+        in opening.lower(),
+        "its last cell is the wrap-up: ## Wrap-up": "## Wrap-up" in ending,
+        "its wrap-up comes back to it: the short and the full answer": bool(
+            source.name.startswith("00") or re.search("short answer", ending)
+        ),
+        "it names the interview questions it prepares": "nterview" in opening + ending,
+    }
+    return [f"{source.name}: a lab's frame: {what}" for what, held in wanted.items() if not held]
+
+
 def _headings(cell: dict[str, Any]) -> list[str]:
     if cell["cell_type"] != "markdown":
         return []
@@ -116,6 +132,7 @@ def check_labs(root: Path) -> dict[str, Any]:
                 result["out_of_sync"].append(f"{folder}/{target.name}")
             else:
                 faults += notebook_faults(target, root)
+        faults += frame_faults(source)
         lab = source.notebook("lab")
         result["leaks"] += leaked_lines(source, lab) + leaked_values(source, lab)
     names = {path.stem for path in sources}

@@ -17,14 +17,6 @@ def decode_bars(page) -> int:
     )
 
 
-def wait_status(page, word: str, timeout: int = 30_000) -> None:
-    page.wait_for_function(
-        "([p, w]) => document.querySelector(p + ' [role=status]').innerText.includes(w)",
-        arg=[PANEL, word],
-        timeout=timeout,
-    )
-
-
 def test_the_batching_lab_races_on_both_clocks(jupyter, notebook):
     notebook.open(jupyter, "04_batching.ipynb")
     notebook.run_all()
@@ -33,23 +25,15 @@ def test_the_batching_lab_races_on_both_clocks(jupyter, notebook):
 
     # By keyboard: more requests, so more bars, at once and marked as simulated.
     before = decode_bars(page)
-    handle = page.locator(".llmlab-race-requests-slider .noUi-handle").first
-    handle.scroll_into_view_if_needed()
-    handle.focus()
-    for _ in range(3):
-        page.keyboard.press("ArrowRight")
+    notebook.turn("race-requests", times=3)
     page.wait_for_function(
         """([p, b]) => document.querySelector(p + ' .js-plotly-plot')._fullData
            .find(d => d.name === 'decode').x.length > b""",
         arg=[PANEL, before],
         timeout=15_000,
     )
-    wait_status(page, "Simulated")
-    for width in (1280, 768):
-        page.set_viewport_size({"width": width, "height": 1000})
-        for theme in ("Light", "Dark"):
-            notebook.theme(f"JupyterLab {theme}")
-            notebook.shot(f"04_race_{theme.lower()}_{width}", PANEL)
+    notebook.wait_status(PANEL, "Simulated")
+    notebook.looks("04_race", PANEL)
 
     # The same race for real, small, started with its button.
     page.locator(".llmlab-race-where select").first.select_option("this machine, real")
@@ -57,8 +41,8 @@ def test_the_batching_lab_races_on_both_clocks(jupyter, notebook):
     page.keyboard.press("Enter")
     page.locator(".llmlab-race-mean-box input").first.fill("4")
     page.keyboard.press("Enter")
-    page.locator(".llmlab-race-run").first.click()
-    wait_status(page, "Measured", 40_000)
+    notebook.press("race-run")
+    notebook.wait_status(PANEL, "Measured")
     title = page.evaluate(
         "p => document.querySelector(p + ' .js-plotly-plot').layout.title.text", PANEL
     )

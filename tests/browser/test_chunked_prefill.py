@@ -18,20 +18,12 @@ def test_the_chunk_knob_moves_the_chats_gaps(jupyter, notebook):
     page = notebook.page
     page.locator(PANEL).wait_for(timeout=30_000)
     before = page.evaluate(LONGEST, PANEL)
-    handle = page.locator(".llmlab-chunk-budget-slider .noUi-handle").first
-    handle.scroll_into_view_if_needed()
-    handle.focus()
-    for _ in range(3):
-        page.keyboard.press("PageUp")
+    notebook.turn("chunk-budget", "PageUp", 3)
     page.wait_for_function(f"([p, b]) => ({LONGEST})(p) > b", arg=[PANEL, before], timeout=15_000)
-    assert "Simulated" in page.locator(f"{PANEL} [role=status]").first.inner_text()
+    notebook.wait_status(PANEL, "Simulated")
     rows = page.locator(f"{PANEL} table").first.inner_text()
     assert "✗ fails" in rows
     assert "simulated" in rows
-    for width in (1280, 768):
-        page.set_viewport_size({"width": width, "height": 1000})
-        for theme in ("Light", "Dark"):
-            notebook.theme(f"JupyterLab {theme}")
-            notebook.shot(f"05_chunk_{theme.lower()}_{width}", PANEL)
+    notebook.looks("05_chunk", PANEL)
     assert notebook.outside == []
     assert notebook.noise() == []

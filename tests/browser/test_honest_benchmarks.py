@@ -32,10 +32,6 @@ def test_the_six_lies_are_shown_caught_and_checked(jupyter, notebook):
     books.scroll_into_view_if_needed()
     cells = books.locator("td").all_inner_texts()
     assert cells[cells.index("rejected") :][:3] == ["rejected", "0", "40"]
-    for width in (1280, 768):
-        page.set_viewport_size({"width": width, "height": 1000})
-        for theme in ("Light", "Dark"):
-            notebook.theme(f"JupyterLab {theme}")
-            notebook.shot(f"07_worksheet_{theme.lower()}_{width}", ".llmlab-worksheet")
+    notebook.looks("07_worksheet", ".llmlab-worksheet")
     assert notebook.outside == []
     assert notebook.noise() == []

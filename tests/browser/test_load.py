@@ -6,30 +6,38 @@ import pytest
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
+PANEL = ".llmlab-load-panel"
+
 
 def test_the_load_lab_sweeps_and_a_limit_moves_by_keyboard(jupyter, notebook):
     notebook.open(jupyter, "06_load.ipynb")
     notebook.run_all()
     page = notebook.page
-    page.locator(".llmlab-load-panel").wait_for(timeout=30_000)
+    page.locator(PANEL).wait_for(timeout=30_000)
     said = "() => document.querySelector('.llmlab-load-panel [role=status]').innerText"
     before = page.evaluate(said)
     assert "Simulated. Up to" in before
-    handle = page.locator(".llmlab-load-tpot-slider .noUi-handle").first
-    handle.scroll_into_view_if_needed()
-    handle.focus()
-    for _ in range(3):
-        page.keyboard.press("PageUp")
+    notebook.turn("load-tpot", "PageUp", 3)
     page.wait_for_function(f"b => ({said})() !== b", arg=before, timeout=15_000)
     drawn = page.evaluate(
         """() => document.querySelector('.llmlab-load-panel .js-plotly-plot')._fullData
            .map(d => d.x.length)"""
     )
     assert drawn == [7, 7, 7]
-    for width in (1280, 768):
-        page.set_viewport_size({"width": width, "height": 1000})
-        for theme in ("Light", "Dark"):
-            notebook.theme(f"JupyterLab {theme}")
-            notebook.shot(f"06_panel_{theme.lower()}_{width}", ".llmlab-load-panel")
+    notebook.looks("06_panel", PANEL)
+
+    # The same knobs for real: short prompts, one sweep, and the figure says so.
+    page.locator(".llmlab-load-where select").first.select_option("this machine, real")
+    notebook.wait_status(PANEL, "for real")
+    for knob, tokens in (("prompt", "16"), ("output", "8")):
+        page.locator(f".llmlab-load-{knob}-box input").first.fill(tokens)
+        page.keyboard.press("Enter")
+    notebook.press("load-run")
+    notebook.wait_status(PANEL, "Measured on this machine", 60_000)
+    title = page.evaluate(
+        "p => document.querySelector(p + ' .js-plotly-plot').layout.title.text", PANEL
+    )
+    assert "measured here" in title
+    notebook.shot("06_panel_real", PANEL)
     assert notebook.outside == []
     assert notebook.noise() == []

@@ -10,16 +10,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 def test_the_start_lab_meets_the_machine_and_its_panel_answers(jupyter, notebook):
     notebook.open(jupyter, "00_start_here.ipynb")
     notebook.run_all()
-    page = notebook.page
-    handle = page.locator(".llmlab-output-tokens-slider .noUi-handle").first
-    handle.scroll_into_view_if_needed()
-    handle.focus()
-    page.keyboard.press("ArrowRight")
-    page.wait_for_function(
-        "() => [...document.querySelectorAll('.llmlab-knob-panel [role=status]')]"
-        ".some(e => e.innerText.startsWith('✓ From'))",
-        timeout=40_000,
-    )
+    notebook.turn("output-tokens")
+    notebook.wait_status(".llmlab-knob-panel", "✓ From")
     shown = " ".join(str(c.get("outputs", "")) for c in notebook.cells())
     assert "GB/s" in shown
     assert "not answered yet" in shown

@@ -11,15 +11,6 @@ def status(notebook, panel: str) -> str:
     return notebook.page.locator(f"{panel} [role=status]").first.inner_text()
 
 
-def wait_status(notebook, panel: str, sign: str, timeout: int = 40_000) -> None:
-    notebook.page.wait_for_function(
-        "([p, s]) => [...document.querySelectorAll(p + ' [role=status]')]"
-        ".some(e => e.innerText.startsWith(s))",
-        arg=[panel, sign],
-        timeout=timeout,
-    )
-
-
 def test_the_first_lab_runs_teaches_and_checks(jupyter, notebook):
     notebook.open(jupyter, "01_two_phases.ipynb")
     notebook.run_all()
@@ -27,8 +18,8 @@ def test_the_first_lab_runs_teaches_and_checks(jupyter, notebook):
     page.locator(".llmlab-request-panel").wait_for(timeout=30_000)
 
     # A real answer streams into the panel, and Stop or the end leaves no KV block behind.
-    page.locator(".llmlab-run button, button.llmlab-run").first.click()
-    wait_status(notebook, ".llmlab-request-panel", "✓")
+    notebook.press("run")
+    notebook.wait_status(".llmlab-request-panel", "✓")
     assert "KV blocks still in use: 0" in status(notebook, ".llmlab-request-panel")
     bars = page.evaluate(
         """() => document.querySelector('.llmlab-request-panel .js-plotly-plot')._fullData
@@ -40,14 +31,11 @@ def test_the_first_lab_runs_teaches_and_checks(jupyter, notebook):
 
     # A slider moved by keyboard sends one real request of the new size.
     before = page.locator(".llmlab-prompt-tokens-box input").first.input_value()
-    handle = page.locator(".llmlab-prompt-tokens-slider .noUi-handle").first
-    handle.scroll_into_view_if_needed()
-    handle.focus()
-    page.keyboard.press("ArrowRight")
+    notebook.turn("prompt-tokens")
     page.wait_for_function(
         "b => document.querySelector('.llmlab-prompt-tokens-box input').value !== b", arg=before
     )
-    wait_status(notebook, ".llmlab-knob-panel", "✓")
+    notebook.wait_status(".llmlab-knob-panel", "✓")
 
     # One item right, one wrong: state, score and hint are in words.
     sheet = page.locator(".llmlab-worksheet").first

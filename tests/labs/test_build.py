@@ -5,7 +5,7 @@ import json
 import pytest
 
 from llmlab.labs.build import SourceError, build, parse, to_bytes
-from llmlab.labs.check import leaked_lines, leaked_values
+from llmlab.labs.check import frame_faults, leaked_lines, leaked_values
 
 SOURCE = """\
 # %% [markdown] name="title" covers=["A1"]
@@ -98,3 +98,29 @@ def test_bytes_end_in_one_newline_and_keep_unicode():
     data = to_bytes({"cells": ["é"]})
     assert data.endswith(b"]\n}\n")
     assert "é".encode() in data
+
+
+FRAMED = """\
+# %% [markdown] name="title"
+# # Two phases
+# **Answer this first**, aloud: why?
+
+# %% [markdown] name="wrap"
+# ## Wrap-up
+# The short answer: because. **Interview questions this lab prepares**: why?
+"""
+
+
+@pytest.mark.parametrize(
+    ("cut", "missing"),
+    [
+        ("**Answer this first**", "Answer this first"),
+        ("## Wrap-up", "## Wrap-up"),
+        ("short answer", "the short and the full answer"),
+        ("**Interview questions this lab prepares**", "interview questions"),
+    ],
+)
+def test_a_lab_without_its_frame_is_a_fault(cut, missing):
+    assert frame_faults(parse(FRAMED, "x/98_demo.py")) == []
+    (fault,) = frame_faults(parse(FRAMED.replace(cut, "-"), "x/98_demo.py"))
+    assert missing in fault

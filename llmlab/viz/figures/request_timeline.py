@@ -85,7 +85,8 @@ def request_timeline(trace: Trace, request_id: str) -> Any:
     """Plotly figure of `spans`, with a line at the first token and at the last."""
     import plotly.graph_objects as go
 
-    figure = go.Figure(layout=layout("", 260, showlegend=False))
+    figure = go.Figure(layout=layout("", 276, showlegend=False))
+    figure.layout.margin.t = 74
     for row in ROWS:
         figure.add_bar(y=[row], x=[0], base=[0], orientation="h", name=row)
     figure.update_layout(
@@ -121,18 +122,19 @@ def _marks(record: RequestRecord) -> tuple[list[dict[str, Any]], list[dict[str, 
     if record.t_send is None or not record.events:
         return [], []
     first = _ms(record.events[0].t, record.t_send)
-    marks = [(first, f"first token: TTFT {first:.0f} ms", "left")]
+    # One above the other: side by side they would meet on a narrow page.
+    marks = [(first, f"first token: TTFT {first:.0f} ms", "left", 1.12)]
     if len(record.events) > 1:
         last = _ms(record.events[-1].t, record.t_send)
-        marks.append((last, f"last token: {last:.0f} ms", "right"))
+        marks.append((last, f"last token: {last:.0f} ms", "right", 1.0))
     line = {"type": "line", "yref": "paper", "y0": 0, "y1": 1}
     shapes = [
         {**line, "x0": x, "x1": x, "line": {"dash": "dot", "color": QUIET}} for x, *_ in marks
     ]
     notes = [
-        {"x": x, "y": 1.02, "yref": "paper", "yanchor": "bottom", "showarrow": False}
+        {"x": x, "y": y, "yref": "paper", "yanchor": "bottom", "showarrow": False}
         | {"text": text, "xanchor": anchor}
-        for x, text, anchor in marks
+        for x, text, anchor, y in marks
     ]
     return shapes, notes
 
