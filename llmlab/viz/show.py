@@ -119,6 +119,19 @@ def _live_class() -> Any:
                 self._whole = True
                 self.open()
 
+        def _send_relayout_msg(self, layout_data: Any, source_view_id: Any = None) -> None:
+            super()._send_relayout_msg(_fluid(layout_data), source_view_id)
+
+        def _send_update_msg(
+            self,
+            restyle_data: Any,
+            relayout_data: Any,
+            trace_indexes: Any = None,
+            source_view_id: Any = None,
+        ) -> None:
+            relayout_data = _fluid(relayout_data)
+            super()._send_update_msg(restyle_data, relayout_data, trace_indexes, source_view_id)
+
         @property
         def model_id(self) -> str:
             self.send_whole()
@@ -129,6 +142,11 @@ def _live_class() -> Any:
             return super()._repr_mimebundle_(*args, **kwargs)
 
     return LiveFigure
+
+
+def _fluid(layout: Any) -> Any:
+    """plotly.js pins the width when a height is set alone: the figure would not shrink any more."""
+    return {**layout, "autosize": True} if layout and "height" in layout else layout
 
 
 def boxed(*figures: Any) -> list[Any]:

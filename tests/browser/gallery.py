@@ -65,7 +65,10 @@ def too_wide(notebook: Notebook) -> list[str]:
             """() => [...document.querySelectorAll('.jp-Cell')].flatMap((cell, i) =>
               [...cell.querySelectorAll('.jp-OutputArea-output, .jp-RenderedHTMLCommon')]
                 .filter(e => e.scrollWidth > e.clientWidth + 2 && !e.querySelector('pre'))
-                .map(e => `cell ${i}: ${e.innerText.slice(0, 50)}`))"""
+                .map(e => `cell ${i}: ${e.innerText.slice(0, 50)}`)
+                .concat([...cell.querySelectorAll('.js-plotly-plot')]
+                  .filter(g => g._fullLayout.width > g.parentElement.clientWidth + 2)
+                  .map(g => `cell ${i}: figure ${g._fullLayout.title.text}`)))"""
         )
     )
 

@@ -50,6 +50,24 @@ def test_a_figure_reaches_the_page_whole_with_all_changes_made_before_it_was_sho
     assert len(figures(opened)) == 1
 
 
+def test_a_new_height_leaves_the_width_to_the_page():
+    figure = live_figure(line())
+    figure.send_whole()
+    sent = []
+    figure.observe(lambda c: c["new"] and sent.append(c["new"]["relayout_data"]), "_py2js_relayout")
+    figure.observe(lambda c: c["new"] and sent.append(c["new"]["layout_data"]), "_py2js_update")
+    figure.layout.height = 400
+    with figure.batch_update():
+        figure.layout.height = 500
+        figure.data[0].update(y=[1, 1, 1])
+    figure.layout.title.text = "no height"
+    assert [(m.get("height"), m.get("autosize")) for m in sent] == [
+        (400, True),
+        (500, True),
+        (None, None),
+    ]
+
+
 def test_a_figure_in_a_box_is_whole_too(opened):
     toolkit().VBox(boxed(live_figure(line())))
     (state,) = figures(opened)
