@@ -7,6 +7,7 @@ and where it serves many requests `serve_seconds(prompts, outputs)`.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Sequence
 from importlib.util import find_spec
 from itertools import pairwise
@@ -96,20 +97,30 @@ class TransformersGenerate:
 
     def __init__(self, model: Any) -> None:
         self.model = model
+        self._caches: dict[int, Any] = {}
 
     def decode_steps(self, batch: int, context: int, steps: int) -> list[float]:
-        from transformers import LogitsProcessorList
+        """Prompts are read once; each round cuts the cache back to them and goes on from there."""
+        from transformers import DynamicCache, LogitsProcessorList
 
-        ids = torch.tensor([prompt(context - steps // 2, salt) for salt in range(batch)])
+        start = context - steps // 2
+        ids = torch.tensor([prompt(start, salt) for salt in range(batch)])
+        cache = self._caches.get(batch)
+        if cache is None:
+            cache = self._caches[batch] = DynamicCache(config=self.model.config)
+            self._generate(ids, 1, past_key_values=cache)
+        if (beyond := cache.get_seq_length() - (start - 1)) > 0:
+            cache.crop(-beyond)  # the last token of the prompt is computed again
         stamps: list[float] = []
 
         def stamp(_: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
             stamps.append(time.perf_counter())
             return scores
 
-        # The first gap still ends the prefill; the rest are decode steps.
-        self._generate(ids, steps + 2, logits_processor=LogitsProcessorList([stamp]))
-        return [b - a for a, b in pairwise(stamps[1:])]
+        # Before the first stamp lies the call's own preparation: steps are the gaps after it.
+        processors = LogitsProcessorList([stamp])
+        self._generate(ids, steps + 1, past_key_values=cache, logits_processor=processors)
+        return [b - a for a, b in pairwise(stamps)]
 
     def prefill_seconds(self, tokens: int) -> float:
         ids = torch.tensor([prompt(tokens)])
@@ -118,7 +129,8 @@ class TransformersGenerate:
         return time.perf_counter() - start
 
     def _generate(self, ids: torch.Tensor, count: int, **more: Any) -> None:
-        with torch.inference_mode():
+        with torch.inference_mode(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # it renames its arguments
             self.model.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
@@ -205,14 +217,27 @@ def transformers_model() -> Any:
     return model.eval()
 
 
-def absent_peers() -> dict[str, str]:
-    """Why a peer is not in the table."""
-    absent = {}
-    if find_spec("transformers") is None:
-        absent["transformers"] = "not installed (pip install -e '.[test]')"
-        absent["transformers continuous batching"] = absent["transformers"]
-    if find_spec("llama_cpp") is None:
-        absent["llama.cpp"] = "not installed (pip install llama-cpp-python builds it)"
-    else:
-        absent["llama.cpp"] = "installed, but this benchmark does not drive it"
-    return absent
+PEERS = ("transformers", "llama.cpp")
+INSTALL = {"transformers": "pip install -e '.[test]'", "llama.cpp": "pip install -e '.[llama-cpp]'"}
+MODULES = {"transformers": "transformers", "llama.cpp": "llama_cpp"}
+
+
+def open_peers(wanted: Sequence[str]) -> tuple[list[Any], list[Any], dict[str, str]]:
+    """Peers that decode, peers that serve, and why the others are not in the table."""
+    decoding: list[Any] = []
+    serving: list[Any] = []
+    absent: dict[str, str] = {}
+    for name in PEERS:
+        if name not in wanted:
+            absent[name] = "left out (--peers)"
+        elif find_spec(MODULES[name]) is None:
+            absent[name] = f"not installed ({INSTALL[name]})"
+        elif name == "transformers":
+            theirs = transformers_model()
+            decoding.append(TransformersGenerate(theirs))
+            serving.append(TransformersBatching(theirs))
+        else:
+            from llmlab.bench.cpu_llama import llama_peers
+
+            decoding += llama_peers()
+    return decoding, serving, absent

@@ -41,6 +41,9 @@ class CpuForward:
         self.model, self.kv = model, kv
         heads, kv_heads, dim = c.num_attention_heads, c.num_key_value_heads, c.head_dim
         self.cos, self.sin = model.rotary(torch.arange(positions))  # each [L, 1, D]
+        self.pools = [
+            tuple(pool.data_ptr() for pool in kv.layer(i)) for i in range(len(model.layers))
+        ]
         self.eps = torch.tensor([c.rms_norm_eps])
         self.scores = torch.empty(most_threads(), heads // kv_heads, positions)
         self.head_norms = [
@@ -141,8 +144,7 @@ class CpuForward:
         self, index: int, qkv: torch.Tensor, batch: Batch, chunks: list[Chunk], together: bool
     ) -> None:
         """From qkv [T, (Hq + 2 Hkv) D] to `self.heads` [T, Hq D]; keys and values are written."""
-        k_cache, v_cache = self.kv.layer(index)  # [N, B, Hkv, D]
-        where = k_cache.data_ptr(), v_cache.data_ptr()
+        where = self.pools[index]
         norms = self.head_norms[index]
         self.rope.addresses[2] = qkv.data_ptr()
         self.rope.addresses[7:9] = [*where]
@@ -155,7 +157,7 @@ class CpuForward:
             c = self.model.config
             q = qkv.view(len(qkv), -1, c.head_dim)[:, : c.num_attention_heads]  # [T, Hq, D]
             out = self.heads.view(self.capacity, -1, c.head_dim)
-            k, v = k_cache.flatten(0, 1), v_cache.flatten(0, 1)  # [N * B, Hkv, D]
+            k, v = (pool.flatten(0, 1) for pool in self.kv.layer(index))  # [N * B, Hkv, D]
             for chunk in chunks:
                 rows = slice(chunk.start, chunk.start + chunk.n)
                 out[rows] = attend_chunk(q[rows], k[chunk.slots], v[chunk.slots], chunk.mask)

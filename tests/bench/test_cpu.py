@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from llmlab.bench import cpu
+from llmlab.bench import cpu, cpu_report
 from llmlab.bench.cpu_forward import (
     contiguous_attention,
     decode_batch,
@@ -47,7 +47,7 @@ RESULT = {
 
 
 def test_ratios_are_this_engines_time_over_the_others():
-    got = cpu.ratios(RESULT)
+    got = cpu_report.ratios(RESULT)
     assert got["decode_over_fp32_floor"] == {"1": 1.2, "4": 1.6}
     assert got["decode_over_fp16_floor"] == {"1": 2.4, "4": 2.0}
     assert got["decode_over_transformers"] == {"1": 0.5}
@@ -57,14 +57,22 @@ def test_ratios_are_this_engines_time_over_the_others():
 
 
 def test_the_table_names_absent_peers_and_fits_80_columns():
-    text = cpu.table(RESULT)
+    text = cpu_report.table(RESULT | {"ratios": cpu_report.ratios(RESULT)})
     assert "llama.cpp: not installed" in text
     assert "12.0" in text
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
 @pytest.mark.parametrize(
-    "argv", [["--batches", "0"], ["--batches", "a"], ["--rounds", "0"], ["--prefill", "33"]]
+    "argv",
+    [
+        ["--batches", "0"],
+        ["--batches", "a"],
+        ["--rounds", "0"],
+        ["--prefill", "4001"],
+        ["--peers", "vllm"],
+        ["--parts", "x"],
+    ],
 )
 def test_a_bad_option_is_refused(argv, capsys):
     with pytest.raises(SystemExit) as stop:
