@@ -224,9 +224,7 @@ class BaseScheduler(Scheduler):
         return finished
 
     def _stops(self, request: Request, token: int) -> bool:
-        """Does this token end it? Sets the reason. Under min_tokens nothing does."""
-        if len(request.output_token_ids) < request.params.min_tokens:
-            return False
+        """Does this token end it? Sets the reason. (max_tokens is no less than min_tokens.)"""
         if not request.stops_at(token) and len(request.output_token_ids) >= request.max_tokens:
             request.finish_reason = "length"
         return request.finish_reason is not None

@@ -224,21 +224,20 @@ MUTANTS = [
     Mutant(
         "one token after the length",
         "base.py",
-        "        elif len(request.output_token_ids) >= request.max_tokens:\n",
-        "        elif len(request.output_token_ids) > request.max_tokens:\n",
+        " len(request.output_token_ids) >= request.max_tokens:\n            request.finish_reason",
+        " len(request.output_token_ids) > request.max_tokens:\n            request.finish_reason",
     ),
     Mutant(
         "min_tokens forgotten",
-        "base.py",
-        "        if len(request.output_token_ids) < params.min_tokens:\n            return False\n",
+        "request.py",
+        " or len(self.output_token_ids) < self.params.min_tokens",
         "",
     ),
     Mutant(
         "length before stop",
         "base.py",
-        "        if token in request.stop_ids:\n            request.finish_reason",
-        "        if len(request.output_token_ids) < request.max_tokens and token in"
-        " request.stop_ids:\n            request.finish_reason",
+        "        if not request.stops_at(token) and len(",
+        "        request.stops_at(token)\n        if len(",
     ),
     Mutant(
         "the watermark forgotten",
