@@ -124,7 +124,9 @@ class DecodeWorker:
     def _put_out(self, outputs: list[TokenOutput]) -> None:
         for output in outputs:
             self.tokens[output.request_id] += output.token_ids
-        self.emit({"event": "tokens", "got": {o.request_id: o.token_ids for o in outputs}})
+        over = [o.request_id for o in outputs if o.finish_reason]
+        got = {o.request_id: o.token_ids for o in outputs}
+        self.emit({"event": "tokens", "got": got, "over": over})
 
     def _ask(self, request: Request, first: int) -> None:
         """Called by the scheduler, in the middle of a plan: a lost link is dealt with later."""

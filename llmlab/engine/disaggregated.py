@@ -168,6 +168,7 @@ class _Pair:
         self.events: queue.Queue[Any] = queue.Queue()
         self.about: dict[str, Any] | None = None
         self.partial: dict[str, list[int]] = {}
+        self.over: set[str] = set()
         self.ended: dict[str, str] = {}
         self._loaded: dict[str, tuple[int, int]] = {}
         self._tokens = self._compared = 0
@@ -210,6 +211,7 @@ class _Pair:
             self.about = event["about"]
             self.partial = {name: [] for name in event["about"]["prompt_tokens"]}
         elif kind == "tokens":
+            self.over |= set(event["over"])
             for name, ids in event["got"].items():
                 self.partial[name] += ids
                 self._tokens += len(ids)
@@ -254,6 +256,7 @@ class _Pair:
             decode["colocated"] if decode else None,
             self.ended,
             self.partial,
+            self.over,
         )
 
 

@@ -6,7 +6,7 @@ All stamps are ns of one monotonic clock: both processes run on one machine.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -151,11 +151,13 @@ def pair_result(
     colocated: Report | None,
     ended: dict[str, str],
     partial: dict[str, list[int]],
+    over: Collection[str] = (),
 ) -> PairResult:
     """The result from what each side reported; None stands for a worker that was killed.
 
     about: model, dtype, kv_bytes_per_token, prompts (their ids), texts by id once known. ended:
-    how each worker ended, by the parent. partial: tokens seen so far, if the decode worker died.
+    how each worker ended, by the parent. partial, over: tokens seen so far and who had ended, of
+    use if the decode worker died.
     """
     traces = {
         side: Trace.from_jsonl(report["trace"], side) if report else Trace()
@@ -166,7 +168,7 @@ def pair_result(
             step.worker = f"{side} 0"
     tokens = decode["tokens"] if decode else partial
     names = list(about["prompt_tokens"])
-    requests = [_request(name, about, traces, decode, ended) for name in names]
+    requests = [_request(name, about, traces, decode, ended, name in over) for name in names]
     compared = compare(
         [tokens.get(n, []) for n in names],
         colocated["tokens"] if colocated else None,
@@ -239,6 +241,7 @@ def _request(
     traces: dict[str, Trace],
     decode: Report | None,
     ended: dict[str, str],
+    over: bool,
 ) -> MovedRequest:
     """One row, from both traces and the messages that carried it."""
     there = traces["prefill"].requests.get(name)
@@ -250,6 +253,8 @@ def _request(
     moved = 0 if retried else _whole_tokens(parts)
     where = "retried" if retried else "remote" if asked or there else "local"
     outcome, reason = _outcome(name, here, report, ended, retried)
+    if over and not report:  # it had its last token before the worker died
+        outcome, reason = "completed", None
     return MovedRequest(
         request_id=name,
         prompt_tokens=about["prompt_tokens"][name],
