@@ -32,7 +32,10 @@ RENDEZVOUS_S = 120.0
 def work(side: str, job: PairJob, store: Any, emit: Emit) -> dict[str, Any]:
     """One side of the pair, from the weights to its report."""
     torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))  # half of the machine each
-    device = "cpu" if job.backend == "gloo" else f"cuda:{RANKS[side]}"
+    device = "cpu"
+    if job.backend == "nccl":  # never run so far: it needs two GPUs
+        device = f"cuda:{RANKS[side]}"
+        torch.cuda.set_device(RANKS[side])
 
     def loading(done: int, total: int, what: str) -> None:
         emit({"event": "loading", "done": done, "total": total})

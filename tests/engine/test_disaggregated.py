@@ -37,7 +37,7 @@ def children() -> list[psutil.Process]:
 
 
 def tiny_pair(**more):
-    values = {"max_tokens": 5, "config": CONFIG, "dtype": "float64", "timeout_s": 4.0}
+    values = {"max_tokens": 5, "config": CONFIG, "dtype": "float64", "timeout_s": 20.0}
     result = run_pair("tiny", PROMPTS, **{**values, **more})
     assert children() == []
     return result

@@ -80,7 +80,7 @@ def job(**changes):
         "config": SMALL,
         "prefill_config": changes.get("config", SMALL),
         "local_below": 8,
-        "timeout_s": 5.0,
+        "timeout_s": 20.0,
         "dtype": "float64",
     }
     return PairJob(**{**values, **changes})
