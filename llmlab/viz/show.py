@@ -93,11 +93,12 @@ def live_figure(figure: Any) -> Any:
 
 @functools.cache
 def _live_class() -> Any:
-    """A FigureWidget that reaches the page in one message, when it is first shown or boxed.
+    """A FigureWidget whose page never shows less than the figure holds.
 
-    plotly opens its widget empty and sends traces and layout after it. A page that is late (a
-    busy machine) may have drawn the empty one by then, and keeps it: those messages are not
-    looked at again. Whatever changes a figure before it is shown is in that first message too.
+    plotly opens its widget empty, sends traces and layout after it, and later changes as messages
+    that only a page that has loaded plotly.js looks at. On a busy machine, or when all cells run
+    at once, that comes too late, and the page keeps an empty or an old figure. Here the first
+    message has everything, and until a page has drawn it, every change renews what it will draw.
     """
     import plotly.graph_objects as go
 
@@ -105,7 +106,7 @@ def _live_class() -> Any:
         raise ImportError("anywidget")
 
     class LiveFigure(go.FigureWidget):  # type: ignore[misc]
-        _whole = False
+        _whole = _drawn = False
 
         def open(self) -> None:
             if self._whole:
@@ -114,23 +115,32 @@ def _live_class() -> Any:
         def send_whole(self) -> None:
             """Open the widget with all that the figure holds now; later calls do nothing."""
             if self.comm is None:
-                self._widget_layout = deepcopy(self._layout_obj._props)
-                self._widget_data = deepcopy(self._data)
+                self._renew()
                 self._whole = True
                 self.open()
+                self.observe(self._seen, names="_js2py_layoutDelta")
 
-        def _send_relayout_msg(self, layout_data: Any, source_view_id: Any = None) -> None:
-            super()._send_relayout_msg(_fluid(layout_data), source_view_id)
+        def _renew(self) -> None:
+            if not self._drawn:
+                self._widget_layout = deepcopy(self._layout_obj._props)
+                self._widget_data = deepcopy(self._data)
+
+        def _seen(self, change: Any) -> None:
+            self._drawn = True
+
+        def _send_restyle_msg(self, *args: Any, **kwargs: Any) -> None:
+            super()._send_restyle_msg(*args, **kwargs)
+            self._renew()
+
+        def _send_relayout_msg(self, layout_data: Any, *args: Any, **kwargs: Any) -> None:
+            super()._send_relayout_msg(_fluid(layout_data), *args, **kwargs)
+            self._renew()
 
         def _send_update_msg(
-            self,
-            restyle_data: Any,
-            relayout_data: Any,
-            trace_indexes: Any = None,
-            source_view_id: Any = None,
+            self, restyle_data: Any, relayout_data: Any, *args: Any, **kwargs: Any
         ) -> None:
-            relayout_data = _fluid(relayout_data)
-            super()._send_update_msg(restyle_data, relayout_data, trace_indexes, source_view_id)
+            super()._send_update_msg(restyle_data, _fluid(relayout_data), *args, **kwargs)
+            self._renew()
 
         @property
         def model_id(self) -> str:

@@ -50,6 +50,24 @@ def test_a_figure_reaches_the_page_whole_with_all_changes_made_before_it_was_sho
     assert len(figures(opened)) == 1
 
 
+def test_what_changes_before_a_page_has_drawn_the_figure_is_in_what_it_will_draw():
+    figure = live_figure(line())
+    figure.send_whole()
+    with figure.batch_update():
+        figure.data[0].update(y=[5, 5, 5])
+        figure.layout.title.text = "newer"
+    assert figure._widget_data[0]["y"] == [5, 5, 5]
+    assert figure._widget_layout["title"]["text"] == "newer"
+    figure.data[0].y = [6, 6, 6]
+    figure.layout.title.text = "newest"
+    assert figure._widget_data[0]["y"] == [6, 6, 6]
+    assert figure._widget_layout["title"]["text"] == "newest"
+    # A page reports that it has drawn: from now on messages are enough.
+    figure._js2py_layoutDelta = {"layout_delta": {}, "layout_edit_id": figure._last_layout_edit_id}
+    figure.data[0].y = [7, 7, 7]
+    assert figure._widget_data[0]["y"] == [6, 6, 6]
+
+
 def test_a_new_height_leaves_the_width_to_the_page():
     figure = live_figure(line())
     figure.send_whole()

@@ -41,7 +41,7 @@ def test_a_bar_is_work_over_time_over_the_ceiling():
     assert shares["decode · bandwidth"] == pytest.approx(90)
     assert shares["prefill · compute"] == pytest.approx(20)
     assert shares["mixed · compute"] == 0
-    assert texts["decode · bandwidth"] == "90 %  ◀ near this roof"
+    assert texts["decode · bandwidth"] == "90 %  ◀ near"
     assert texts["decode · compute"] == "10 %"
     assert texts["mixed · bandwidth"] == "no such step yet"
 

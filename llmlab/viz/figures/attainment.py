@@ -85,7 +85,7 @@ def attainment_figure() -> Any:
                 hovertemplate="%{x} a minute: %{y:.4g}<extra>%{fullData.name}</extra>",
             )
     grid = {"gridcolor": GRID, "linecolor": QUIET, "tickcolor": GRID, "automargin": True}
-    figure.update_xaxes(rangemode="tozero", nticks=5, tickangle=0, **grid)
+    figure.update_xaxes(rangemode="tozero", tickangle=0, **grid)
     # One title for the three: on a narrow page they would run into each other.
     figure.update_xaxes(title={"text": RATE, "font": {"size": 13}}, col=2)
     figure.update_yaxes(rangemode="tozero", **grid)
@@ -120,6 +120,8 @@ def update_attainment(
         # A queue without end would squeeze flat what is near the limit.
         top = highest if ceiling is None else max(ceiling, min(highest, 4 * ceiling))
         figure.update_yaxes(range=[0, 1.08 * top], row=1, col=column)
+    furthest = max((run.rate for run in colocated), default=100)
+    figure.update_xaxes(dtick=100 if furthest > 150 else 50)  # few enough for a narrow page
     figure.layout.shapes = [
         *(_across(column, ceiling) for column, ceiling in enumerate(ceilings, 1) if ceiling),
         *(_upright(column, rate) for column in (1, 2, 3) if rate is not None),

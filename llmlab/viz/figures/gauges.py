@@ -18,7 +18,8 @@ def gauges(phases: Sequence[PhaseSummary], ceilings: Hardware, dtype: str, simul
     import plotly.graph_objects as go
 
     figure = go.Figure(layout=layout("", 330, barmode="overlay", showlegend=False))
-    figure.add_bar(name="ceiling", orientation="h", hoverinfo="skip", marker={"color": TRACK})
+    track = {"color": TRACK, "line": {"width": 0}}
+    figure.add_bar(name="ceiling", orientation="h", hoverinfo="skip", marker=track)
     figure.add_bar(name="in use", orientation="h", cliponaxis=False)
     figure.update_xaxes(ticksuffix=" %", title_text="share of the ceiling")
     figure.update_yaxes(autorange="reversed", showgrid=False)
@@ -50,15 +51,15 @@ def update_gauges(
         y=labels,
         x=shares,
         width=0.62,
-        marker={"color": colours},
+        marker={"color": colours, "line": {"width": 0}},
         text=texts,
         textposition="outside",
         textfont={"color": QUIET},
         hovertemplate="%{y}: %{x:.1f} %<extra></extra>",
     )
-    note = "simulated" if simulated else "measured here"
-    figure.layout.title.text = f"What of the two ceilings is in use ({note})"
-    figure.layout.xaxis.range = [0, max(122.0, 1.25 * max(shares))]
+    note = "simulated" if simulated else "measured"
+    figure.layout.title.text = f"Share of each ceiling in use · {note}"
+    figure.layout.xaxis.range = [0, max(130.0, 1.3 * max(shares))]
     figure.layout.xaxis.tickvals = [0, 20, 40, 60, 80, 100]
     line = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": 100 * NEAR, "x1": 100 * NEAR}
     figure.layout.shapes = [{**line, "line": {"dash": "dot", "width": 1, "color": QUIET}}]
@@ -67,7 +68,7 @@ def update_gauges(
 def _text(share: float, summary: PhaseSummary | None, name: str) -> str:
     if summary is None:
         return "no such step yet"
-    near = "  ◀ near this roof" if summary.whole.near == name else ""
+    near = "  ◀ near" if summary.whole.near == name else ""
     return f"{share:.0f} %{near}"
 
 

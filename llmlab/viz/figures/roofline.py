@@ -75,8 +75,8 @@ def update_roofline(
             text=[p.label for p in mine],
             visible=True if mine else "legendonly",
         )
-    note = "simulated" if simulated else "measured here"
-    figure.layout.title.text = f"Under the roof of {hardware.name} ({dtype}), {note}"
+    note = "simulated" if simulated else "measured"
+    figure.layout.title.text = f"Roof of {hardware.name}, {dtype} · {note}"
     figure.layout.annotations = [
         {
             "x": float(np.log10(ridge)),

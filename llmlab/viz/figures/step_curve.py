@@ -37,7 +37,7 @@ def step_curve(
     figure.add_scatter(
         x=list(batches),
         y=list(floor_ms),
-        name="floor: the slower of bytes / bandwidth and FLOPs / matrix rate",
+        name="floor: the slower of the two rates",
         mode="lines",
         line={"color": QUIET, "dash": "dash"},
         hovertemplate="floor at batch %{x}: %{y:.1f} ms<extra></extra>",

@@ -47,7 +47,7 @@ def make_input(question: Question, asked: Asked) -> Input:
 
     if isinstance(question, ProseQuestion):
         area = w.Textarea(placeholder="your own words", description="Answer")
-        area.layout.width, area.layout.height = "min(760px, 100%)", "110px"
+        area.layout.width, area.layout.height = "min(760px, calc(100% - 8px))", "110px"
         return Input(area, lambda: area.value, area)
     if isinstance(question, NumericQuestion):
         hint = f"a number, in {question.unit}" if question.unit else "a number"
@@ -90,7 +90,7 @@ def _text(placeholder: str) -> Input:
     w = toolkit()
 
     box = w.Text(placeholder=placeholder, description="Answer", continuous_update=False)
-    box.layout.width = "min(420px, 100%)"
+    box.layout.width = "min(420px, calc(100% - 8px))"
     return Input(box, lambda: box.value, box)
 
 

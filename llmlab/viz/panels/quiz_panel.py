@@ -88,7 +88,7 @@ class QuizPanel:
         w = toolkit()
 
         box = w.Text(placeholder=placeholder, description=label, continuous_update=False)
-        box.layout.width = "min(620px, 100%)"
+        box.layout.width = "min(620px, calc(100% - 8px))"
         return box
 
     def _button(self, text: str, name: str, action: Any, style: str = "") -> Any:

@@ -72,7 +72,7 @@ class RequestPanel:
         self._text = ""
         style = {"description_width": "150px"}
         self.prompt = w.Textarea(prompt, description="Your prompt", rows=3, style=style)
-        self.prompt.layout.width = "min(100%, 700px)"
+        self.prompt.layout.width = "min(calc(100% - 8px), 700px)"
         self.prompt.add_class("llmlab-prompt")
         self.length = Knob("Most output tokens", max_tokens, 1, 256, 1, "length")
         self.go = button("Run", "run", "primary")

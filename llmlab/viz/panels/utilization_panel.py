@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from llmlab.config import EngineConfig
@@ -200,7 +201,12 @@ class UtilizationPanel:
         self.simulated = trace.simulated
         cost, ceilings, dtype = self._against(trace.simulated)
         self.phases = by_phase(trace, cost, ceilings, since)
-        self.table.value = table_html(self.caption(), GAUGES_HEAD, gauges_rows(self.phases))
+        where = f"{self.simulated_model}, simulated" if trace.simulated else "measured here"
+        rows = gauges_rows(self.phases)
+        self.table.value = (
+            table_html(f"The same as a table ({where})", GAUGES_HEAD, rows)
+            + f"<p>{escape(ceilings_text(ceilings, dtype))}.</p>"
+        )
         with self.figure.batch_update():
             update_gauges(self.figure, self.phases, ceilings, dtype, trace.simulated)
 

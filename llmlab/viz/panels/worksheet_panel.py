@@ -44,7 +44,7 @@ class _Row:
             style={"description_width": "150px"},
             continuous_update=False,
         )
-        self.box.layout.width = "min(100%, 400px)"
+        self.box.layout.width = "min(calc(100% - 8px), 400px)"
         self.box.add_class(f"llmlab-answer-{name}")
         go, help_ = button("Check", f"check-{name}", "primary"), button("Hint", f"hint-{name}")
         self.result = w.HTML(status_html("info", "not answered yet"))
