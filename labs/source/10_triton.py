@@ -31,7 +31,7 @@ from llmlab.check.library import find_question
 from llmlab.config import EngineConfig
 from llmlab.engine import Engine, load_model
 from llmlab.engine.attention import paged_attention
-from llmlab.engine.runner import Runner
+from llmlab.engine.runner import Runner, resolve_attention
 from llmlab.labs.bandwidth import (
     Shape,
     copy_rate,
@@ -45,6 +45,7 @@ from llmlab.labs.own_aot import compile_decode, show_compiled
 from llmlab.labs.own_kernels import (
     attention_of,
     count_loads,
+    decode_attention,
     library_attention,
     runner_with,
     show_loads,
@@ -416,7 +417,12 @@ assert attention_bytes([4096] * 32, 8, 128, 2) == 32 * 4096 * 4096
 # %% name="rates" covers=["A2", "C3"]
 if on_gpu():
     shape, kind, sizes = Shape(32, 8, 128), torch.float16, [(1, 8192), (8, 4096), (32, 4096)]
-    timed = {"decode_kernel": attention, "torch": paged_attention}
+    first = attempt(
+        "decode_kernel",
+        lambda: decode_attention(decode_kernel),
+        instead=lambda: resolve_attention("triton"),
+    )
+    timed = {"first": first, "library": resolve_attention("triton"), "torch": paged_attention}
 else:
     shape, kind = Shape(9, 3, 64), torch.float32
     sizes = pick([(1, 4096), (4, 4096), (16, 4096)], [(1, 256), (2, 256)])

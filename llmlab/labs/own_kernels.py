@@ -22,6 +22,7 @@ import torch
 
 from llmlab.config import EngineConfig
 from llmlab.engine.attention import Attention
+from llmlab.engine.batch import Batch
 from llmlab.engine.kv_cache import KVCache
 from llmlab.engine.model import Model
 from llmlab.engine.runner import Runner
@@ -110,6 +111,19 @@ def attention_of(kernel: Any, block_n: int = BLOCK_N) -> Attention:
     """For `Engine(model, attention=...)`: decodes go through the learner's kernel."""
     _ready(kernel)
     return attention_from(partial(decode, kernel, block_n=block_n))
+
+
+def decode_attention(kernel: Any, block_n: int = 64) -> Attention:
+    """The kernel alone, for timing: a batch in which every request has one query."""
+    _ready(kernel)
+
+    def attention(
+        q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, batch: Batch
+    ) -> torch.Tensor:
+        table, lengths = batch.block_table, batch.context_len
+        return decode(kernel, q, k_cache, v_cache, table, lengths, block_n=block_n)
+
+    return attention
 
 
 class OwnCache(KVCache):

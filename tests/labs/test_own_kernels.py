@@ -14,11 +14,18 @@ pytest.importorskip("triton")
 
 from llmlab.config import EngineConfig
 from llmlab.engine import Engine, load_model
+from llmlab.engine.attention import paged_attention
 from llmlab.kernels.paged_attention import paged_attention_spec
-from llmlab.labs.bandwidth import must_move
+from llmlab.labs.bandwidth import Shape, decode_inputs, must_move
 from llmlab.labs.decode_cases import CASES, MISTAKES, reference
 from llmlab.labs.kernel_checks import check_decode, check_kv_write
-from llmlab.labs.own_kernels import attention_of, count_loads, runner_with, show_loads
+from llmlab.labs.own_kernels import (
+    attention_of,
+    count_loads,
+    decode_attention,
+    runner_with,
+    show_loads,
+)
 from llmlab.sched import SamplingParams
 from tests.labs.own_kernels_source import DECODE, WRITE, made
 
@@ -156,6 +163,12 @@ def test_the_engine_gives_the_same_greedy_tokens_with_both_kernels(model):
     assert both == answers(model, "torch")
     short = made(DECODE, ("p < context", "p < tl.maximum(1, context - 2)"))
     assert answers(model, attention_of(short)) != both
+
+
+def test_the_kernel_alone_is_the_engine_s_attention_on_decodes():
+    q, caches, step = decode_inputs(2, 20, Shape(4, 2, 16), torch.float32, "cpu", layers=1)
+    mine = decode_attention(made(DECODE))(q, *caches[0], step)
+    torch.testing.assert_close(mine, paged_attention(q, *caches[0], step))
 
 
 # ---------------------------------------------------------------- which bytes
