@@ -18,6 +18,7 @@ from typing import Any
 from llmlab.viz.widgets import is_widget, toolkit
 
 WITHOUT_FIGURES = "A live figure needs the package anywidget; the table has the same numbers."
+ONE_LINE, LONGEST_LINE = "text-align:left;white-space:nowrap", 40
 PLOTLY = "application/vnd.plotly.v1+json"
 VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -57,17 +58,20 @@ class Shown:
 def table_html(caption: str, head: list[str], rows: list[list[str]]) -> str:
     """An accessible table: caption, column heads with scope, every cell escaped.
 
-    On a narrow page it scrolls sideways in its own box, so that no column is cut off.
+    On a narrow page it scrolls sideways in its own box, so that no column is cut off; only cells
+    that hold a sentence wrap.
     """
-    heads = "".join(f'<th scope="col" style="text-align:left">{escape(h)}</th>' for h in head)
-    body = "".join(
-        "<tr>" + "".join(f'<td style="text-align:left">{escape(c)}</td>' for c in row) + "</tr>"
-        for row in rows
-    )
+    heads = "".join(f'<th scope="col" style="{ONE_LINE}">{escape(h)}</th>' for h in head)
+    body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
     return (
         f'<div style="overflow-x:auto"><table><caption style="text-align:left">{escape(caption)}'
         f"</caption><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
     )
+
+
+def _cell(text: str) -> str:
+    style = ONE_LINE if len(text) <= LONGEST_LINE else "text-align:left;min-width:14em"
+    return f'<td style="{style}">{escape(text)}</td>'
 
 
 def table_text(caption: str, head: list[str], rows: list[list[str]]) -> str:

@@ -222,3 +222,11 @@ def test_the_curriculum_has_all_its_ids() -> None:
     want = [f"A{n}" for n in range(10)] + [f"B{n}" for n in range(1, 18)]
     want += [f"C{n}" for n in range(1, 11)]
     assert list(curriculum()) == want
+
+
+def test_no_sentence_says_a_word_twice_as_a_unit_beside_its_name_would():
+    people = (CURRICULUM, Student("Ada"))
+    twice = re.compile(r"\b(\w+) \1\b")
+    said = [s.intro_for(who) for s in library.worksheets().values() for who in people]
+    said += [item.prompt_for(who) for item in ITEMS.values() for who in people]
+    assert [text for text in said if twice.search(text)] == []
