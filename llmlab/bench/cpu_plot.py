@@ -9,7 +9,7 @@ from html import escape
 from math import log10
 from typing import Any
 
-from llmlab.bench.cpu_report import OURS
+from llmlab.bench.cpu_report import OURS, short
 
 WIDTH, HEIGHT = 860, 520
 LEFT, RIGHT, TOP, BOTTOM = 70, 640, 76, 450
@@ -17,7 +17,7 @@ INK, QUIET, RULE = "#222222", "#5f6368", "#e3e5e8"
 COLOURS = {
     OURS: "#0072B2",
     "transformers": "#A8578F",
-    "transformers continuous batching": "#C9A2BD",
+    "transformers continuous batching": "#7A4B68",
     "llama.cpp F32": "#D55E00",
     "llama.cpp Q4_1": "#0A8F6A",
 }
@@ -85,11 +85,11 @@ def draw(result: dict[str, Any]) -> str:
             parts += [
                 f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3" fill="{colour}"/>' for px, py in points
             ]
-        last = points[-1]
+        last, label = points[-1], escape(short(name))
         parts.append(
             f'<path d="M{last[0] + 5:.1f} {last[1]:.1f}L{RIGHT + 12} {ends[i]:.1f}" '
             f'stroke="{colour}" stroke-width="0.7" opacity="0.6"/>'
-            f'<text x="{RIGHT + 16}" y="{ends[i] + 4:.1f}" fill="{colour}">{escape(name)}</text>'
+            f'<text x="{RIGHT + 16}" y="{ends[i] + 4:.1f}" fill="{colour}">{label}</text>'
         )
     return "\n".join([*parts, "</svg>", ""])
 

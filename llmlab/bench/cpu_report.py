@@ -8,6 +8,11 @@ OURS = "llmlab"
 BATCHING = "transformers continuous batching"
 
 
+def short(name: str) -> str:
+    """A peer's name as it fits a table's column and a figure's margin."""
+    return name.replace("continuous batching", "batching")
+
+
 def ratios(result: dict[str, Any]) -> dict[str, Any]:
     """This engine's time over a floor's or a peer's; below 1 is faster. Of what was measured."""
     out: dict[str, Any] = {}
@@ -135,5 +140,5 @@ def _grid(rows: dict[str, dict[str, float]], columns: list[str], form: str) -> l
     lines = [f"{'':<31}" + "".join(f"{c:>7}" for c in columns)]
     for name, row in rows.items():
         cells = "".join(f"{row[c]:>{form}}" if c in row else f"{'-':>7}" for c in columns)
-        lines.append(f"{name[:31]:<31}{cells}")
+        lines.append(f"{short(name)[:31]:<31}{cells}")
     return lines

@@ -27,7 +27,7 @@ def exp(x):
     In plain arithmetic, so that it is computed for a whole vector at once. NaN stays NaN.
     """
     x = f32(-87.0) if x < f32(-87.0) else x
-    x = f32(88.0) if x > f32(88.0) else x
+    x = f32(89.0) if x > f32(89.0) else x  # 2^128 is infinity
     n = np.floor(x * f32(1.4426950408889634) + f32(0.5))
     r = x - n * f32(0.693359375)
     r = r - n * f32(-2.12194440e-4)
