@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import psutil
 import torch
 
 from llmlab.config import Default, EngineConfig, require, require_int
@@ -54,6 +53,10 @@ def choose_config(
 
 def _require_room(model: Model, config: EngineConfig) -> None:
     """Refuse a pool that this machine's memory cannot hold, before anything is allocated."""
+    try:
+        import psutil
+    except ModuleNotFoundError:  # a machine for benchmarks may have torch and little else
+        return
     element_size = torch.empty((), dtype=model.dtype).element_size()
     each = bytes_per_block(model.config, config.block_size, element_size)
     memory = psutil.virtual_memory().total
