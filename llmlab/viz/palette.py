@@ -19,8 +19,17 @@ SERIES = (PREFILL, DECODE, READY, QUEUE, QUIET)
 FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
 
 
+def whence(simulated: bool) -> str:
+    """The end of a title: where its figures come from."""
+    return " · simulated" if simulated else " · real"
+
+
 def layout(title: str, height: int, **more: Any) -> dict[str, Any]:
-    """Layout that reads on a light and on a dark page: no background, neutral ink."""
+    """Layout that reads on a light and on a dark page: no background, neutral ink.
+
+    A legend stands at the foot of the figure, in room of its own: two lines under the axis title.
+    """
+    foot = 0 if more.get("showlegend") is False or "legend" in more else 52
     axis: dict[str, Any] = {
         "gridcolor": GRID,
         "zerolinecolor": GRID,
@@ -32,13 +41,13 @@ def layout(title: str, height: int, **more: Any) -> dict[str, Any]:
     axes = {key: {**axis, **_axis(more.pop(key, {}))} for key in ("xaxis", "yaxis")}
     return {
         "title": {"text": title, "x": 0, "xanchor": "left", "font": {"size": 15}},
-        "height": height,
-        "margin": {"l": 10, "r": 16, "t": 48, "b": 44},
+        "height": height + (foot and 30),
+        "margin": {"l": 10, "r": 16, "t": 48, "b": 44 + foot},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": FONT, "size": 13, "color": QUIET},
         "hoverlabel": {"font": {"family": FONT}},
-        "legend": {"orientation": "h", "x": 0, "y": -0.25},
+        "legend": {"orientation": "h", "x": 0, "y": 0, "yref": "container", "yanchor": "bottom"},
         "bargap": 0.35,
         **axes,
         **more,

@@ -18,7 +18,7 @@ from typing import Any
 from llmlab.viz.widgets import is_widget, toolkit
 
 WITHOUT_FIGURES = "A live figure needs the package anywidget; the table has the same numbers."
-ONE_LINE, LONGEST_LINE = "text-align:left;white-space:nowrap", 40
+LONGEST_HEAD = 18
 PLOTLY = "application/vnd.plotly.v1+json"
 VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -61,7 +61,7 @@ def table_html(caption: str, head: list[str], rows: list[list[str]]) -> str:
     On a narrow page it scrolls sideways in its own box, so that no column is cut off; only cells
     that hold a sentence wrap.
     """
-    heads = "".join(f'<th scope="col" style="{ONE_LINE}">{escape(h)}</th>' for h in head)
+    heads = "".join(_cell(h, "th", LONGEST_HEAD) for h in head)
     body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
     return (
         f'<div style="overflow-x:auto"><table><caption style="text-align:left">{escape(caption)}'
@@ -69,9 +69,13 @@ def table_html(caption: str, head: list[str], rows: list[list[str]]) -> str:
     )
 
 
-def _cell(text: str) -> str:
-    style = ONE_LINE if len(text) <= LONGEST_LINE else "text-align:left;min-width:14em"
-    return f'<td style="{style}">{escape(text)}</td>'
+def _cell(text: str, tag: str = "td", longest: int = 40) -> str:
+    fits = len(text) <= longest
+    style = "text-align:left;" + (
+        "white-space:nowrap" if fits else f"min-width:{longest / 3:.0f}em"
+    )
+    scope = ' scope="col"' if tag == "th" else ""
+    return f'<{tag}{scope} style="{style}">{escape(text)}</{tag}>'
 
 
 def table_text(caption: str, head: list[str], rows: list[list[str]]) -> str:

@@ -77,11 +77,11 @@ def misses(trial: Trial, limits: Mapping[str, float]) -> list[str]:
 def verdict_head(limits: Mapping[str, float]) -> list[str]:
     """Column heads; each figure carries its limit."""
     named = [f"{n} (≤ {limits[n]:,.0f} ms)" if n in limits else f"{n} (ms)" for n in FIGURES]
-    return ["trial", *named, "chat gap p99 (ms)", "output tok/s", "verdict"]
+    return ["trial", "verdict", *named, "chat gap p99 (ms)", "output tok/s"]
 
 
 def verdict_rows(trials: Sequence[Trial], limits: Mapping[str, float]) -> list[list[str]]:
-    """One row a trial; a glyph and a word beside each figure that has a limit, and at the end."""
+    """One row a trial; glyph and word for the whole and for each limit."""
     rows = []
     for trial in trials:
         over = misses(trial, limits)
@@ -96,7 +96,7 @@ def verdict_rows(trials: Sequence[Trial], limits: Mapping[str, float]) -> list[l
         else:
             verdict = f"{HOLDS} passes all {len(limits)}"
         rate = "–" if trial.rate is None else f"{trial.rate:,.0f}"
-        rows.append([trial.name, *cells, _cell(trial.gap_p99, False, False), rate, verdict])
+        rows.append([trial.name, verdict, *cells, _cell(trial.gap_p99, False, False), rate])
     return rows
 
 

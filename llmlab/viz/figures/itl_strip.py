@@ -9,7 +9,7 @@ import numpy as np
 
 from llmlab.measure.per_request import request_metrics
 from llmlab.trace import Trace
-from llmlab.viz.palette import QUIET, SERIES, layout
+from llmlab.viz.palette import QUIET, SERIES, layout, whence
 
 MOST_DOTS = 500
 
@@ -28,6 +28,7 @@ def gaps_by_class(trace: Trace) -> dict[str, list[tuple[float, float]]]:
     return {name: sorted(pairs) for name, pairs in found.items()}
 
 
+PLACES = ((1.0, "right"), (0.0, "left"), (0.5, "center"))
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "x")
 
 
@@ -76,23 +77,22 @@ def update_strip(figure: Any, trace: Trace, limit_ms: float | None = None) -> No
             p99 = float(np.percentile([gap for _, gap in pairs], 99))
             look = {"dash": "dash", "width": 1, "color": dots.marker.color}
             lines.append(_level(p99, look))
-            # Classes share a scale, so their labels stand side by side, not on one another.
-            place = 1 - 0.28 * len(labels)
-            labels.append(_label(p99, f"{dots.meta} p99 {p99:.0f} ms", "bottom", place))
+            # Classes share a scale, so their labels stand apart, not on one another.
+            place = PLACES[len(labels) % len(PLACES)]
+            labels.append(_label(p99, f"{dots.meta} p99 {p99:.0f} ms", "bottom", *place))
     if limit_ms is not None:
         lines.append(_level(limit_ms, {"width": 1, "color": QUIET}))
         labels.append(_label(limit_ms, f"limit {limit_ms:g} ms", "top"))
     figure.layout.shapes, figure.layout.annotations = lines, labels
-    note = " · simulated" if trace.simulated else ""
-    figure.layout.title.text = "Gaps between tokens" + note
+    figure.layout.title.text = "Gaps between tokens" + whence(trace.simulated)
 
 
 def _level(y: float, line: dict[str, Any]) -> dict[str, Any]:
     return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line}
 
 
-def _label(y: float, text: str, anchor: str, x: float = 1.0) -> dict[str, Any]:
-    place = {"xref": "paper", "x": x, "xanchor": "right", "y": y, "yanchor": anchor}
+def _label(y: float, text: str, anchor: str, x: float = 1.0, side: str = "right") -> dict[str, Any]:
+    place = {"xref": "paper", "x": x, "xanchor": side, "y": y, "yanchor": anchor}
     return {**place, "text": text, "showarrow": False}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmlab.viz.palette import DECODE, PREFILL, QUIET, layout
+from llmlab.viz.palette import DECODE, PREFILL, QUIET, layout, whence
 from llmlab.viz.race import Lap
 
 MOST_BARS = 500
@@ -53,7 +53,9 @@ def race(laps: Sequence[Lap]) -> Any:
     """Plotly figure of the laps, one block of lanes each."""
     import plotly.graph_objects as go
 
-    figure = go.Figure(layout=layout("", 300, barmode="overlay", bargap=0.2))
+    figure = go.Figure(
+        layout=layout("", 300, barmode="overlay", bargap=0.2, legend={"orientation": "h"})
+    )
     for name, colour in PARTS:
         line = {"color": "rgba(255,255,255,0.7)", "width": 1}
         figure.add_bar(orientation="h", name=name, marker={"color": colour, "line": line})
@@ -98,8 +100,8 @@ def update_race(figure: Any, laps: Sequence[Lap]) -> None:
             customdata=notes,
             hovertemplate="%{customdata}<extra></extra>",
         )
-    note = " · simulated" if any(lap.trace.simulated for lap in laps) else ""
-    figure.layout.title.text = f"Who keeps the slots busy?{note}"
+    simulated = any(lap.trace.simulated for lap in laps)
+    figure.layout.title.text = "Who keeps the slots busy?" + whence(simulated)
     figure.layout.height = 120 + max(SMALLEST_LANE_PX * top, min(LANE_PX * top, 420))
     figure.layout.shapes = shapes
     figure.layout.yaxis.update(

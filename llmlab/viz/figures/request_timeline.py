@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmlab.trace import RequestRecord, Trace
-from llmlab.viz.palette import DECODE, PREFILL, QUEUE, QUIET, layout
+from llmlab.viz.palette import DECODE, PREFILL, QUEUE, QUIET, layout, whence
 
 ROWS = ("preprocessing", "queue", "prefill", "decode")
 COLOURS = dict(zip(ROWS, (QUIET, QUEUE, PREFILL, DECODE), strict=True))
@@ -101,7 +101,6 @@ def request_timeline(trace: Trace, request_id: str) -> Any:
 def update_timeline(figure: Any, trace: Trace, request_id: str) -> None:
     """Redraw `figure` in place; works on a Figure and on a live FigureWidget."""
     found = spans(trace, request_id)
-    note = " · simulated" if trace.simulated else ""
     for bar in figure.data:
         of_row = [span for span in found if span.row == bar.name]
         bar.update(
@@ -114,7 +113,7 @@ def update_timeline(figure: Any, trace: Trace, request_id: str) -> None:
             # A hairline between bars of one colour: each decode step can be told from the next.
             marker={"color": COLOURS[bar.name], "line": {"width": 1, "color": "white"}},
         )
-    figure.layout.title.text = "Where one request's time went" + note
+    figure.layout.title.text = "Where one request's time went" + whence(trace.simulated)
     figure.layout.shapes, figure.layout.annotations = _marks(trace.requests[request_id])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from llmlab.trace import StepRecord, Trace
-from llmlab.viz.palette import DECODE, PREFILL, layout
+from llmlab.viz.palette import DECODE, PREFILL, layout, whence
 
 MOST_STEPS = 500
 
@@ -47,9 +47,9 @@ def update_gantt(figure: Any, trace: Trace, budget: int | None = None) -> None:
             hovertemplate="%{customdata}<extra></extra>",
             marker={"line": edge},
         )
-    cut = f", last {MOST_STEPS}" if len(trace.steps) > MOST_STEPS else ""
-    note = " · simulated" if trace.simulated else ""
-    figure.layout.title.text = f"What each step computed ({len(trace.steps)} steps{cut}){note}"
+    cut = f"the last {MOST_STEPS} of " if len(trace.steps) > MOST_STEPS else ""
+    title = f"What {cut}{len(trace.steps)} steps computed"
+    figure.layout.title.text = title + whence(trace.simulated)
     figure.layout.shapes = []
     if budget is not None:
         line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": budget, "y1": budget}
