@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from llmlab.check import check
+from llmlab.check import check, rescue
 from llmlab.check.result import Result
 from llmlab.check.store import Store, default_store
 from llmlab.check.student import Student
@@ -119,11 +119,38 @@ def test_a_disk_that_refuses_later_keeps_what_was_there(
     assert [e.item for e in Store(path).events()] == ["one"]
 
 
+def test_what_was_saved_is_read_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what is only in the write-ahead log, as a killed kernel leaves it."""
+    path = tmp_path / "p.db"
+    other = Store(path)
+    other.add("attempt", "one", {})
+    assert path.with_name("p.db-wal").stat().st_size > 0
+    real = Store._connect
+
+    def refuse(where: str) -> sqlite3.Connection:
+        if where != ":memory:":
+            raise sqlite3.OperationalError("database or disk is full")
+        return real(where)
+
+    monkeypatch.setattr(Store, "_connect", staticmethod(refuse))
+    for way in (rescue._read_only, rescue._from_copy):
+        assert [row[3] for row in way(path)] == ["one"]
+    with pytest.warns(RuntimeWarning, match="kept in memory"):
+        store = Store(path)
+    store.add("attempt", "two", {})
+    assert [e.item for e in store.events()] == ["one", "two"]
+    assert store.trouble
+    assert not store.unread
+
+
 def test_a_file_that_is_no_database_is_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "p.db"
     path.write_bytes(b"my diary" * 200)
     with pytest.warns(RuntimeWarning):
         store = Store(path)
+    assert store.unread, "so that nobody hands in nothing"
     store.add("attempt", "one", {})
     assert path.read_bytes() == b"my diary" * 200
 

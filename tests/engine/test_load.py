@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from llmlab.engine import load, load_model
 from llmlab.engine.cache import cached_source, read_entry
@@ -108,6 +109,28 @@ def test_a_damaged_entry_is_rebuilt(cache, damage):
     assert len(opened) == 2
     assert torch.equal(source.get("lm_head.weight"), bpe_source().get("lm_head.weight").half())
     assert read_entry(entry_of(cache), SHA) is not None
+
+
+def test_what_a_killed_process_left_half_built_is_taken_away(cache):
+    cached_source("m", SHA, torch.float16, bpe_source)
+    entry = entry_of(cache)
+    left = entry.with_name(f".{entry.name}.dead")
+    left.mkdir()
+    (left / "weights.safetensors").write_bytes(b"half")
+    damage_missing(entry)
+    cached_source("m", SHA, torch.float16, bpe_source)
+    assert not left.exists()
+
+
+def test_a_full_disk_costs_a_warning_not_the_load(cache, monkeypatch):
+    def full(tensors, path):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device")
+
+    monkeypatch.setattr("llmlab.engine.cache.save_file", full)
+    with pytest.warns(UserWarning, match="0.6 GB free"):
+        source = cached_source("m", SHA, torch.float16, bpe_source)
+    assert source.get("lm_head.weight").shape == (259, 64)
+    assert [p for p in (cache / "models").iterdir() if p.is_dir()] == []
 
 
 def test_a_failed_build_leaves_nothing_behind(cache):
