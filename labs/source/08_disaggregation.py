@@ -228,7 +228,7 @@ for link_name in interconnect_catalog().entries:
             f"{move['visible_ns'] / 1e6:,.1f}",
         ]
     )
-prefill_ms = (move["t_computed"] - move["t_asked"]) / 1e6
+prefill_ms = (move["t_prefill_end"] - move["t_asked"]) / 1e6
 shown_table(
     f"{prompt_bytes / 2**30:.2f} GiB over a link; the prefill takes {prefill_ms:,.0f} ms (simulated)",
     ["link", "GB/s stated", "busy, ms", "visible, ms (simulated)"],
@@ -473,8 +473,8 @@ for budget in (8192, 1024):
     )
     (move,) = trace.meta["moves"]
     steps = [s for s in trace.steps if s.worker == "prefill 0"]
-    begun = (move["t_first_sent"] - steps[0].t_start) / 1e6
-    took = (move["t_computed"] - steps[0].t_start) / 1e6
+    begun = (move["t_first_transfer"] - steps[0].t_start) / 1e6
+    took = (move["t_prefill_end"] - steps[0].t_start) / 1e6
     print(
         f"budget {budget:5d}: {len(steps)} steps, first bytes out after {begun:6.1f} ms, computed after "
         f"{took:6.1f} ms, {move['bytes']:,} bytes (simulated)"

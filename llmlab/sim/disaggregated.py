@@ -40,8 +40,8 @@ PrefillScheduler = Callable[[EngineConfig], BaseScheduler]
 class Move:
     """One prompt's keys and values on their way. Stamps in ns on the clock of the run.
 
-    t_computed: end of the step that computed the last of them; t_first_sent, t_arrived: first
-    byte out, last byte in. busy_ns: time the link spent on them.
+    t_prefill_end: end of the step that computed the last of them; t_first_transfer: first byte
+    out; t_last_transfer: last byte in. busy_ns: time the link spent on them.
     """
 
     request_id: str
@@ -50,17 +50,17 @@ class Move:
     tokens: int = 0
     bytes: int = 0
     t_asked: int = 0
-    t_computed: int | None = None
-    t_first_sent: int | None = None
-    t_arrived: int | None = None
+    t_prefill_end: int | None = None
+    t_first_transfer: int | None = None
+    t_last_transfer: int | None = None
     busy_ns: int = 0
 
     @property
     def visible_ns(self) -> int | None:
         """What computing does not hide: from the end of the prefill to the last byte."""
-        if self.t_arrived is None or self.t_computed is None:
+        if self.t_last_transfer is None or self.t_prefill_end is None:
             return None
-        return self.t_arrived - self.t_computed
+        return self.t_last_transfer - self.t_prefill_end
 
     def to_dict(self) -> dict[str, str | int | None]:
         """Every field by its name, and visible_ns."""
@@ -189,7 +189,7 @@ class Disaggregated(Replicas):
             if not request.finished:
                 job = self._jobs[request.request_id]
                 worker.scheduler.blocks.hold(request.request_id, request.block_ids)
-                job.move.t_computed = self.now
+                job.move.t_prefill_end = self.now
                 self.at(max(self.now, job.last_byte), self._arrived, job)
 
     def _note(self, job: _Job, tokens: int, begin: int, sent: int) -> None:
@@ -199,8 +199,8 @@ class Disaggregated(Replicas):
         move.tokens += tokens
         move.bytes += tokens * self.kv_bytes
         move.busy_ns += round(self._link_ns(tokens))
-        if move.t_first_sent is None:
-            move.t_first_sent = begin
+        if move.t_first_transfer is None:
+            move.t_first_transfer = begin
 
     def _send_layers(self, worker: _Worker, tokens: int, start: int) -> tuple[int, int]:
         """(first byte out, last byte out) of a step from `start` to now on the worker's link.
@@ -230,7 +230,7 @@ class Disaggregated(Replicas):
         """The last byte is in: the request runs there, and an acknowledgement goes back."""
         name, scheduler = job.request.request_id, self._decode[job.asker]
         self.answering[job.asker].interrupt(t)
-        job.move.t_arrived = t
+        job.move.t_last_transfer = t
         scheduler.arrived(name)
         scheduler.blocks.release(name)
         self.at(t + self._latency, self._acknowledged, job)
@@ -248,7 +248,7 @@ class Disaggregated(Replicas):
     def withdraw(self, live: Live) -> None:
         super().withdraw(live)
         job = self._jobs.get(live.request.request_id)
-        if job is None or job.gone or job.move.t_computed is not None:
+        if job is None or job.gone or job.move.t_prefill_end is not None:
             return  # what has been computed arrives, and frees its blocks then
         job.gone = True
         if job.worker.scheduler.abort(live.request.request_id):

@@ -164,7 +164,7 @@ def moved_summary(trace: Trace) -> dict[str, Any]:
     queues: for each worker the most and the mean (over its steps) of waiting requests.
     """
     moves = trace.meta["moves"]
-    there = [move for move in moves if move["t_arrived"] is not None]
+    there = [move for move in moves if move["t_last_transfer"] is not None]
     tokens = sum(move["tokens"] for move in moves)
     queues: dict[str, list[int]] = {}
     for step in trace.steps:

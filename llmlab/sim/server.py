@@ -119,6 +119,9 @@ class Server:
     def _begin_step(self, start: int) -> int:
         plan = self.scheduler.plan()
         self._mark_scheduled(plan, start)
+        while plan.preempted and not plan.scheduled:  # room was made; who may use it now?
+            plan = self.scheduler.plan()
+            self._mark_scheduled(plan, start)
         if not plan.scheduled:
             raise NothingPlanned("the scheduler has work but planned nothing: it can never go on")
         self._last_step = self.clock.step_ns(plan_shape(plan))
