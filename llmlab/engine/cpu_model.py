@@ -12,14 +12,17 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from llmlab.engine.attention import Chunk, attend_chunk, chunk_of
+from llmlab.engine.attention import attend_chunk as torch_chunk
+from llmlab.engine.attention import chunk_of
 from llmlab.engine.batch import Batch
 from llmlab.engine.half_linear import HalfLinear
 from llmlab.engine.kv_cache import KVCache
 from llmlab.engine.model import Linear, Model
 from llmlab.kernels.cpu_attention import attend_for
+from llmlab.kernels.cpu_chunk import attend_chunk, lay_out
 from llmlab.kernels.cpu_parts import add_norm, rope_write, silu_mul
 from llmlab.kernels.cpu_team import Part, most_threads
+from llmlab.kernels.cpu_tile import COLUMNS, MOST_ROWS
 
 # Tokens from which on waking the other threads for a small part is worth it.
 TOGETHER = 4
@@ -59,12 +62,24 @@ class CpuForward:
         self.rope.sizes[1:] = [heads, kv_heads, dim, int(c.qk_norm)]
         self.rope.addresses[1] = self.eps.data_ptr()
         self.rope.addresses[5:7] = [self.cos.data_ptr(), self.sin.data_ptr()]
-        self.attend = Part(attend_for(dim, heads // kv_heads), sizes=6, addresses=9)
+        self.attend = Part(attend_for(dim, heads // kv_heads), sizes=10, addresses=6)
         stride = (heads + 2 * kv_heads) * dim
-        self.attend.sizes[:] = [0, kv_heads, kv.k.shape[2], 0, stride, positions]
-        self.attend.addresses[8] = self.scores.data_ptr()
+        self.attend.sizes[:6] = [0, kv_heads, kv.k.shape[2], 0, stride, positions]
+        self.attend.addresses[5] = self.scores.data_ptr()
         self.silu = Part(silu_mul, sizes=2, addresses=3)
         self.silu.sizes[1] = c.intermediate_size
+        # Products over a head's values need whole panels; other head sizes take torch's way.
+        self.has_chunks = dim % COLUMNS == 0
+        if self.has_chunks:
+            longest = -(-positions // COLUMNS) * COLUMNS
+            self.keys, self.values = (torch.empty(kv_heads, longest, dim) for _ in range(2))
+            self.rows = torch.empty(most_threads(), MOST_ROWS, longest)
+            self.lay_out = Part(lay_out, sizes=13, addresses=7)
+            self.attend_chunk = Part(attend_chunk, like=self.lay_out)
+            kept = [self.keys.data_ptr(), self.values.data_ptr(), self.rows.data_ptr()]
+            group = heads // kv_heads
+            self.lay_out.sizes[2:8] = [kv.k.shape[2], kv_heads, group, dim, stride, longest]
+            self.lay_out.sizes[10:13] = self.lay_out.addresses[4:7] = kept
         self.capacity = 0
         self._grow(64)
 
@@ -83,7 +98,7 @@ class CpuForward:
         self.hidden = torch.empty(tokens, c.intermediate_size)
         self.norm.addresses[2] = self.residual.data_ptr()
         self.norm.addresses[5] = self.x.data_ptr()
-        self.attend.addresses[7] = self.heads.data_ptr()
+        self.attend.sizes[9] = self.attend.addresses[4] = self.heads.data_ptr()
         self.silu.addresses[2] = self.hidden.data_ptr()
 
     def __call__(self, batch: Batch) -> torch.Tensor:
@@ -109,9 +124,9 @@ class CpuForward:
         self._add_norm(delta, self.model.norm, together)
         return self.model.head(x[batch.sample_rows])
 
-    def _enter(self, batch: Batch) -> list[Chunk]:
-        """Embed the tokens, set what all layers of this step share; the requests with n > 1."""
-        tokens, block_size = batch.num_tokens, self.kv.k.shape[2]
+    def _enter(self, batch: Batch) -> list[tuple[int, int]]:
+        """Embed the tokens, set what all layers share; requests with n > 1, and their starts."""
+        tokens = batch.num_tokens
         self.residual[:tokens] = F.embedding(batch.input_ids, self.model.embedding)
         self.norm.sizes[0] = self.rope.sizes[0] = self.silu.sizes[0] = tokens
         self.rope.addresses[3:5] = [batch.positions.data_ptr(), batch.slots.data_ptr()]
@@ -121,16 +136,12 @@ class CpuForward:
         decodes = [r for r, n in enumerate(batch.query_lens) if n == 1]
         self.decodes = torch.tensor([decodes, [starts[r] for r in decodes]])  # [2, R']
         self.attend.sizes[0], self.attend.sizes[3] = len(decodes), batch.block_table.shape[1]
-        self.attend.addresses[4:7] = [
+        self.attend.addresses[1:4] = [
             batch.block_table.data_ptr(),
             batch.context_len.data_ptr(),
             self.decodes.data_ptr(),
         ]
-        return [
-            chunk_of(batch, r, starts[r], block_size)
-            for r, n in enumerate(batch.query_lens)
-            if n > 1
-        ]
+        return [(r, starts[r]) for r, n in enumerate(batch.query_lens) if n > 1]
 
     def _add_norm(self, delta: torch.Tensor | None, weight: torch.Tensor, together: bool) -> None:
         """residual += delta; x = RMSNorm(residual) * weight."""
@@ -141,7 +152,12 @@ class CpuForward:
         part.run(together)
 
     def _attention(
-        self, index: int, qkv: torch.Tensor, batch: Batch, chunks: list[Chunk], together: bool
+        self,
+        index: int,
+        qkv: torch.Tensor,
+        batch: Batch,
+        chunks: list[tuple[int, int]],
+        together: bool,
     ) -> None:
         """From qkv [T, (Hq + 2 Hkv) D] to `self.heads` [T, Hq D]; keys and values are written."""
         where = self.pools[index]
@@ -151,13 +167,33 @@ class CpuForward:
         self.rope.addresses[9] = 0 if norms is None else norms.data_ptr()
         self.rope.run(together)
         if self.attend.sizes[0]:
-            self.attend.addresses[1:4] = [qkv.data_ptr(), *where]
+            self.attend.sizes[6:9] = [qkv.data_ptr(), *where]
             self.attend.run(True)
-        if chunks:
-            c = self.model.config
-            q = qkv.view(len(qkv), -1, c.head_dim)[:, : c.num_attention_heads]  # [T, Hq, D]
-            out = self.heads.view(self.capacity, -1, c.head_dim)
-            k, v = (pool.flatten(0, 1) for pool in self.kv.layer(index))  # [N * B, Hkv, D]
-            for chunk in chunks:
-                rows = slice(chunk.start, chunk.start + chunk.n)
-                out[rows] = attend_chunk(q[rows], k[chunk.slots], v[chunk.slots], chunk.mask)
+        for r, start in chunks:
+            if self.has_chunks:
+                self._chunk(r, start, qkv, batch, where)
+            else:
+                self._torch_chunk(index, r, start, qkv, batch)
+
+    def _chunk(
+        self, r: int, start: int, qkv: torch.Tensor, batch: Batch, where: tuple[int, ...]
+    ) -> None:
+        """Request r, whose queries begin at token `start`."""
+        part = self.lay_out
+        part.sizes[0:2] = [batch.query_lens[r], batch.context_lens[r]]
+        part.sizes[8:10] = [qkv[start].data_ptr(), self.heads[start].data_ptr()]
+        part.addresses[1:4] = [*where, batch.block_table[r].data_ptr()]
+        part.run(True)
+        self.attend_chunk.run(True)
+
+    def _torch_chunk(self, index: int, r: int, start: int, qkv: torch.Tensor, batch: Batch) -> None:
+        c = self.model.config
+        chunk = batch.memo.get(f"chunk {r}")
+        if chunk is None:
+            chunk = chunk_of(batch, r, start, self.kv.k.shape[2])
+            batch.memo[f"chunk {r}"] = chunk
+        rows = slice(start, start + chunk.n)
+        q = qkv.view(len(qkv), -1, c.head_dim)[rows, : c.num_attention_heads]  # [n, Hq, D]
+        k, v = (pool.flatten(0, 1)[chunk.slots] for pool in self.kv.layer(index))  # [C, Hkv, D]
+        out = self.heads.view(self.capacity, -1, c.head_dim)
+        out[rows] = torch_chunk(q, k, v, chunk.mask)

@@ -92,9 +92,14 @@ def most_threads() -> int:
 class Part:
     """A compiled part and its arguments: `sizes`, and addresses of which the first is theirs."""
 
-    def __init__(self, compiled: Any, *, sizes: int, addresses: int) -> None:
-        self.sizes = (ctypes.c_int64 * sizes)()
-        self.addresses = (ctypes.c_int64 * addresses)(ctypes.addressof(self.sizes))
+    def __init__(
+        self, compiled: Any, *, sizes: int = 1, addresses: int = 1, like: Part | None = None
+    ) -> None:
+        """like: take over the arguments of another part."""
+        self.sizes: Any = (ctypes.c_int64 * sizes)() if like is None else like.sizes
+        where = ctypes.addressof(self.sizes)
+        new: Any = (ctypes.c_int64 * addresses)(where)
+        self.addresses: Any = new if like is None else like.addresses
         self._where, self._function = ctypes.addressof(self.addresses), compiled.address
         self._alone = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(compiled.address)
         library = pool()

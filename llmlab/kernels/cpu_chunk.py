@@ -1,0 +1,108 @@
+"""Attention of many queries of one request on the CPU, as two products per head.
+
+    scores = q K^T     a few queries at a time, only as far as the last of them may look
+    out    = softmax(scores) V
+
+Keys and values are first laid out as panels (`cpu_tile`), once for all the queries. Sums run over
+the context from first to last, so a query's result does not depend on the chunk it came in.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import carray, cfunc
+
+from llmlab.kernels.cpu_parts import exp, f32
+from llmlab.kernels.cpu_product import many_rows
+from llmlab.kernels.cpu_team import OPTIONS, PART, share, thread_rank
+from llmlab.kernels.cpu_tile import COLUMNS, MOST_ROWS
+
+
+@cfunc(PART, **OPTIONS)
+def lay_out(arguments):
+    """Keys to [Hkv, panels, D, COLUMNS] and values to [Hkv, D / COLUMNS, C, COLUMNS]."""
+    size = carray(arguments[0], 13, dtype=np.int64)
+    context, block, kv_heads, dim = size[1], size[2], size[3], size[5]
+    panels = (context + COLUMNS - 1) // COLUMNS
+    k_cache = carray(arguments[1], (1 << 40, kv_heads, dim), dtype=np.float32)
+    v_cache = carray(arguments[2], (1 << 40, kv_heads, dim), dtype=np.float32)
+    table = carray(arguments[3], 1 << 40, dtype=np.int32)
+    keys = carray(arguments[4], (kv_heads, panels, dim, COLUMNS), dtype=np.float32)
+    values = carray(arguments[5], (kv_heads, dim // COLUMNS, context, COLUMNS), dtype=np.float32)
+    first, last = share(panels)
+    for p in range(first, last):
+        for i in range(COLUMNS):
+            place = p * COLUMNS + i
+            if place < context:
+                slot = np.int64(table[place // block]) * block + place % block
+                for h in range(kv_heads):
+                    for d in range(dim):
+                        keys[h, p, d, i] = k_cache[slot, h, d]
+                    for j in range(dim // COLUMNS):
+                        for d in range(COLUMNS):
+                            values[h, j, place, d] = v_cache[slot, h, j * COLUMNS + d]
+            else:
+                for h in range(kv_heads):
+                    for d in range(dim):
+                        keys[h, p, d, i] = f32(0)
+
+
+@cfunc(PART, **OPTIONS)
+def attend_chunk(arguments):
+    """n queries at the end of a context of C tokens, causal; out [n, Hq, D]."""
+    size = carray(arguments[0], 13, dtype=np.int64)
+    n, context, kv_heads, group, dim = size[0], size[1], size[3], size[4], size[5]
+    q_stride, longest = size[6], size[7]
+    panels = (context + COLUMNS - 1) // COLUMNS
+    q, out, keys, values = size[8], size[9], size[10], size[11]  # addresses, for the tiles
+    heads = kv_heads * group
+    width = panels * COLUMNS
+    mine = size[12] + thread_rank() * 4 * MOST_ROWS * longest
+    scores = carray(arguments[6], (1 << 20, MOST_ROWS * longest), dtype=np.float32)[thread_rank()]
+    scale = f32(1) / math.sqrt(f32(dim))
+    parts = (n + MOST_ROWS - 1) // MOST_ROWS
+    first, last = share(heads * parts)
+    for item in range(first, last):
+        head, part = item // parts, item % parts
+        h = head // group
+        start = part * MOST_ROWS
+        rows = min(MOST_ROWS, n - start)
+        seen = context - n + start + rows  # by the last of these queries
+        for p in range((seen + COLUMNS - 1) // COLUMNS):
+            many_rows(
+                rows,
+                q + 4 * (start * q_stride + head * dim),
+                q_stride,
+                keys + 4 * (h * panels + p) * dim * COLUMNS,
+                dim,
+                mine + 4 * p * COLUMNS,
+                width,
+            )
+        for i in range(rows):
+            row = scores[i * width : i * width + seen]
+            own = context - n + start + i + 1
+            top = row[0]
+            for c in range(own):
+                top = max(top, row[c])
+            total = f32(0)
+            for c in range(own):
+                e = exp((row[c] - top) * scale)
+                row[c] = e
+                total += e
+            share_of = f32(1) / total
+            for c in range(own):
+                row[c] *= share_of
+            for c in range(own, seen):
+                row[c] = f32(0)
+        for j in range(dim // COLUMNS):
+            many_rows(
+                rows,
+                mine,
+                width,
+                values + 4 * (h * (dim // COLUMNS) + j) * context * COLUMNS,
+                seen,
+                out + 4 * ((start * heads + head) * dim + j * COLUMNS),
+                heads * dim,
+            )
