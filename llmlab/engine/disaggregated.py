@@ -61,7 +61,7 @@ def run_pair(
     model: what `load_model` takes. config: of the decode worker (and of the colocated engine that
     the tokens are compared with); prefill_config: of the prefill worker, the same if None.
     local_below: a prompt with fewer tokens to compute than this stays on the decode worker.
-    overlap: send a layer while the next is computed; False sends all of them after the pass.
+    overlap: send a layer while the next is computed; False sends all layers after each step's pass.
     timeout_s: silence after which a transfer, then the other worker, is given up. dtype: "float32"
     (None) or "float64", plain weights. arrivals: second at which each prompt comes; None: all at
     once. compare: run the prompts on one engine afterwards. kill: break the pair on purpose, see
