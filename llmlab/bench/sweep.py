@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import sys
 import time
@@ -115,6 +116,7 @@ def measure(
     grid, setting = the_grid()
     numbers = spread(grid, cells)
     runs: list[Run] = []
+    load = round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
     for turn in range(repeats):
         for kind in kinds:
             for count in (1, workers):
@@ -134,6 +136,7 @@ def measure(
             "cells_per_s": median(run.cells_per_s for run in many),
         }
     found["answers_equal"] = equal
+    found["load_1m_before"] = load  # above 0.5 or so the machine was not quiet
     found["runs"] = [{k: v for k, v in vars(run).items() if k != "answers"} for run in runs]
     return {**found, **_circumstances(grid, setting)}
 
@@ -231,7 +234,8 @@ def table(found: dict[str, Any]) -> str:
             )
     lines.append(
         f"1 worker against {found['workers']}, {found['repeats']} turns of "
-        f"{found['slice_cells']} cells; answers equal: {found['answers_equal']}"
+        f"{found['slice_cells']} cells; answers equal: {found['answers_equal']}; "
+        f"load before: {found['load_1m_before']}"
     )
     return "\n".join(lines)
 
