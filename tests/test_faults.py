@@ -92,8 +92,8 @@ def test_a_read_only_home_costs_settings_not_the_work(tmp_path: Path) -> None:
         mount -o remount,ro "$DISK"
         llmlab report --json; llmlab student Ada; (cd "$DISK"; llmlab labs)
         printf 'q\\n' | llmlab quiz
-        BROWSER=true timeout 90 "$PYTHON" -m llmlab.cli.main labs --open >log 2>&1 & jupyter=$!
-        for i in $(seq 170); do grep -q "is running at" log && break; sleep 0.5; done
+        BROWSER=true timeout 210 "$PYTHON" -m llmlab.cli.main labs --open >log 2>&1 & jupyter=$!
+        for i in $(seq 400); do grep -q "is running at" log && break; sleep 0.5; done
         kill $jupyter; wait $jupyter; cat log
         "$PYTHON" -c "$UNPACK"
         """,

@@ -133,7 +133,7 @@ def open_jupyter(work: Path) -> int:
         if not _home_is_writable():
             environment |= dict.fromkeys(JUPYTER_PLACES, spare)
             err.print(
-                "Your home folder cannot be written: JupyterLab's settings end with it. For "
+                "Your home folder cannot be written: JupyterLab's settings will not be kept. For "
                 "progress that stays, set LLMLAB_DATA_DIR to a folder that can be written.",
                 soft_wrap=True,
             )
