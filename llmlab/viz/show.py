@@ -126,7 +126,7 @@ def _live_class() -> Any:
                 self._renew()
                 self._whole = True
                 self.open()
-                self.observe(self._seen, names="_js2py_layoutDelta")
+                self.observe(self._seen, names="_js2py_traceDeltas")
 
         def _renew(self) -> None:
             if not self._drawn:
@@ -134,7 +134,7 @@ def _live_class() -> Any:
                 self._widget_data = deepcopy(self._data)
 
         def _seen(self, change: Any) -> None:
-            self._drawn = True
+            self._drawn = self._drawn or bool(change["new"])
 
         def _send_restyle_msg(self, *args: Any, **kwargs: Any) -> None:
             super()._send_restyle_msg(*args, **kwargs)

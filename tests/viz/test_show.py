@@ -63,7 +63,7 @@ def test_what_changes_before_a_page_has_drawn_the_figure_is_in_what_it_will_draw
     assert figure._widget_data[0]["y"] == [6, 6, 6]
     assert figure._widget_layout["title"]["text"] == "newest"
     # A page reports that it has drawn: from now on messages are enough.
-    figure._js2py_layoutDelta = {"layout_delta": {}, "layout_edit_id": figure._last_layout_edit_id}
+    figure._js2py_traceDeltas = {"trace_deltas": [], "trace_edit_id": figure._last_trace_edit_id}
     figure.data[0].y = [7, 7, 7]
     assert figure._widget_data[0]["y"] == [6, 6, 6]
 
