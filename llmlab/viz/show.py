@@ -70,12 +70,10 @@ def table_html(caption: str, head: list[str], rows: list[list[str]]) -> str:
 
 
 def _cell(text: str, tag: str = "td", longest: int = 40) -> str:
-    fits = len(text) <= longest
-    style = "text-align:left;" + (
-        "white-space:nowrap" if fits else f"min-width:{longest / 3:.0f}em"
-    )
+    width = "white-space:nowrap" if len(text) <= longest else f"min-width:{longest / 3:.0f}em"
     scope = ' scope="col"' if tag == "th" else ""
-    return f'<{tag}{scope} style="{style}">{escape(text)}</{tag}>'
+    look = f"text-align:left;padding:2px 12px 2px 4px;line-height:1.35;{width}"
+    return f'<{tag}{scope} style="{look}">{escape(text)}</{tag}>'
 
 
 def table_text(caption: str, head: list[str], rows: list[list[str]]) -> str:
