@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from llmlab.config import ModelConfig
+from llmlab.engine.gguf_header import check_header
 from llmlab.engine.tokenizer import PRE_TOKENIZERS, BPETokenizer, byte_level_bpe
 from llmlab.engine.weights import Source
 
@@ -38,8 +39,9 @@ def open_gguf(path: Path) -> Source:
     import gguf
 
     try:
+        check_header(path)
         reader = gguf.GGUFReader(str(path))
-    except (ValueError, IndexError, OSError, UnicodeDecodeError) as error:
+    except (ValueError, LookupError, TypeError, ArithmeticError, OSError) as error:
         raise ValueError(f"{path}: not a whole GGUF file: {error}") from error
     tensors = {hf_name(t.name): t for t in reader.tensors}
     config = gguf_config(reader, path, tied="lm_head.weight" not in tensors)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import struct
 from pathlib import Path
+from typing import Any
 
 SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 STRING, ARRAY = 8, 9
@@ -81,7 +82,7 @@ class _Walk:
         (length,) = self._take("<Q")
         self._skip(length)
 
-    def _take(self, form: str) -> tuple[int, ...]:
+    def _take(self, form: str) -> tuple[Any, ...]:
         at = self._at
         self._skip(struct.calcsize(form))
         return struct.unpack_from(form, self._data, at)

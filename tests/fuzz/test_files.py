@@ -6,6 +6,7 @@ LLMLAB_FUZZ=20000 python -m pytest tests/fuzz      as long as you have
 from __future__ import annotations
 
 import json
+import struct
 import sys
 import warnings
 from pathlib import Path
@@ -67,6 +68,27 @@ def test_gguf(data: st.DataObject, place: Path, gguf_bytes: bytes) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         contained(read, ValueError)
+
+
+def text(value: bytes) -> bytes:
+    return struct.pack("<Q", len(value)) + value
+
+
+@pytest.mark.parametrize("count", [2**63, 2**40, 10**8])
+@pytest.mark.parametrize(
+    "header",
+    [
+        lambda n: struct.pack("<QQ", n, 0),  # tensors
+        lambda n: struct.pack("<QQ", 0, n),  # pairs of metadata
+        lambda n: struct.pack("<QQ", 0, 1) + text(b"a") + struct.pack("<IIQ", 9, 4, n),  # numbers
+        lambda n: struct.pack("<QQ", 0, 1) + text(b"a") + struct.pack("<IIQ", 9, 8, n),  # texts
+        lambda n: struct.pack("<QQ", 0, 1) + struct.pack("<Q", n),  # the length of a name
+    ],
+)
+def test_a_gguf_count_that_the_file_cannot_hold(place: Path, header, count: int) -> None:
+    path = written(place / "count.gguf", b"GGUF" + struct.pack("<I", 3) + header(count))
+    with pytest.raises(ValueError, match=r"not a whole GGUF file: (a|arrays) "):
+        contained(lambda: open_gguf(path))
 
 
 @fuzz
