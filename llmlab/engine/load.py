@@ -6,6 +6,8 @@ Finding the files and building the layers; where tensors come from is `weights`,
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -132,6 +134,14 @@ def download(name: str) -> Path:
         ) from None
 
 
+def give_back() -> None:
+    """Return to the system what was freed while packing; glibc would keep it for later."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
+
+
 def build_model(
     source: Source,
     *,
@@ -164,7 +174,7 @@ def build_model(
         if packed:
             # Packing copies: one buffer a shape serves all layers, and no holes are left behind.
             if shape not in scratch:
-                scratch[shape] = torch.empty(shape)
+                scratch[shape] = torch.empty(shape, dtype=torch.float16)
             weight = scratch[shape]
         else:
             weight = torch.empty(shape, device=device, dtype=dtype)
@@ -210,6 +220,8 @@ def build_model(
     for index in range(config.num_hidden_layers):
         layers.append(layer(index))
         note(index + 2)
+    scratch.clear()
+    give_back()
     return Model(
         config=config,
         tokenizer=source.tokenizer,
