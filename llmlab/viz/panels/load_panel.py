@@ -84,7 +84,7 @@ class LoadPanel:
         )
         self.model.add_class("llmlab-load-model")
         self.prompt = Knob("Prompt tokens", 1024, 16, 8192, 16, "load-prompt")
-        self.output = Knob("Output tokens", 128, 8, 512, 8, "load-output")
+        self.output = Knob("Output tokens", 64, 8, 512, 8, "load-output")
         self.ttft = Knob("TTFT limit ms", 1000, 50, 5000, 50, "load-ttft")
         self.tpot = Knob("TPOT limit ms", 20, 1, 200, 1, "load-tpot")
         self.status, self.table = w.HTML(), w.HTML()
