@@ -41,7 +41,7 @@ def loaded(trace: Trace, users: int) -> Loaded:
     )
 
 
-PLOTS = (("TTFT p50 (ms)", PREFILL), ("TPOT p50 (ms)", DECODE), ("output tokens/s", READY))
+PLOTS = (("TTFT (ms)", PREFILL), ("TPOT (ms)", DECODE), ("tokens/s", READY))
 
 
 def load_sweep(runs: Sequence[Loaded], tpot_limit: float | None = None) -> Any:
@@ -76,7 +76,7 @@ def update_sweep(figure: Any, runs: Sequence[Loaded], tpot_limit: float | None =
     figure.update_xaxes(tickmode="array", tickvals=users, ticktext=[str(u) for u in users])
     simulated = any(run.simulated for run in runs)
     note = "simulated" if simulated else "measured here"
-    figure.layout.title.text = f"What load does to the numbers ({note})" if runs else "No run yet"
+    figure.layout.title.text = f"Under load · {note}" if runs else "No run yet"
     figure.layout.margin.t = 84
     figure.layout.shapes = []
     if tpot_limit is not None:
