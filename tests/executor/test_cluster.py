@@ -56,8 +56,7 @@ def test_it_listens_on_loopback_alone_and_leaves_nothing_behind(tmp_path, monkey
     stream = make_runner(1, dask=True).run(work.square, enumerate(range(200)))
     next(stream)
     me = psutil.Process()
-    children = me.children(recursive=True)
-    workers = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+    workers = work.spawned()
     assert workers
     listening = {
         connection.laddr.ip

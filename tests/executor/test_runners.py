@@ -56,8 +56,7 @@ def test_cells_are_taken_only_as_there_is_room_and_leaving_ends_the_workers():
     endless = ((taken.append(i) or i, i) for i in itertools.count())
     stream = make_runner(2).run(work.square, endless)
     next(stream)
-    children = psutil.Process().children(recursive=True)
-    workers = [p for p in children if "spawn_main" in " ".join(p.cmdline())]
+    workers = work.spawned()
     assert workers
     assert len(taken) <= 4
     stream.close()

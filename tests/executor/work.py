@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 
 def square(x: int) -> dict[str, int]:
     return {"square": x * x}
@@ -42,3 +44,15 @@ def slow(seconds: float, x: Any) -> int:
 
 def no_plain_data(x: int) -> Any:
     return lambda: x
+
+
+def spawned() -> list[psutil.Process]:
+    """The worker processes of this one that are alive."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if "spawn_main" in " ".join(child.cmdline()):
+                found.append(child)
+        except psutil.Error:  # it has just ended
+            continue
+    return found
