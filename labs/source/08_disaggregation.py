@@ -456,7 +456,8 @@ assert int(rows[-1][5]) > int(many[5])
 # TPOT grows with the users although no prompt is near: every step reads all their keys and values, over one
 # device's bandwidth. Both pools run several requests in a step: batching did not go away, it happens twice.
 # With the small pool the last column grows: prompts are *held back* before their prefill, and the
-# wait shows in TTFT. That is the back-pressure of step 1.
+# wait shows in TTFT. That is the back-pressure of step 1. Answers that outgrow the small pool are preempted and
+# computed again, by the decode worker itself: their TPOT shows it.
 #
 # ### Prefill can still chunk
 #

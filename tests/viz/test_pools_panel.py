@@ -84,6 +84,14 @@ def test_the_figure_and_the_table_hold_the_runs_the_limits_and_the_rate(panel):
     assert rows[0][1] == f"{colocated[0].attained(TIGHT_TPOT):.0%}"
 
 
+def test_the_live_figure_shows_all_of_both_lines_but_no_endless_queue(panel):
+    fresh = PoolsPanel(rates=(30, 150))
+    highest = max(run.p90("tpot") for runs in fresh.runs() for run in runs)
+    assert fresh.figure.layout.yaxis3.range[1] == pytest.approx(1.08 * highest)
+    fresh.ttft.box.value = 50
+    assert fresh.figure.layout.yaxis2.range[1] == pytest.approx(1.08 * 200)
+
+
 def test_a_slow_link_shows_and_a_fast_one_hides(panel):
     panel.link.value = "ethernet-10"
     slow = panel.runs()[1][0]
@@ -99,10 +107,10 @@ def test_limits_and_rate_answer_fast_and_a_known_split_is_not_run_again(panel):
     spans = []
     for knob, values in ((panel.tpot, (13, 15)), (panel.ttft, (500, 450)), (panel.rate, (60,))):
         for value in values:
-            begin = time.perf_counter()
+            begin = time.process_time()  # what others do on this machine does not count
             knob.box.value = value
-            spans.append(time.perf_counter() - begin)
-    assert sorted(spans)[len(spans) // 2] < 0.4  # 0.2 s on a quiet machine
+            spans.append(time.process_time() - begin)
+    assert sorted(spans)[len(spans) // 2] < 0.2
     before = panel.runs()
     panel.rate.box.value = 90
     assert panel.runs()[0] is before[0]

@@ -114,9 +114,9 @@ def update_attainment(
             line = figure.data[2 * column + index]
             line.update(x=[run.rate for run in runs], y=values, name=names[index])
     ceilings = (100 * TARGET, limits.ttft_ms, limits.tpot_ms)
-    for column, ceiling in ((2, limits.ttft_ms), (3, limits.tpot_ms)):
-        lines = figure.data[2 * column - 2 : 2 * column]
-        highest = max((v for line in lines for v in line.y or () if v is not None), default=1.0)
+    for column, name, ceiling in ((2, "ttft", limits.ttft_ms), (3, "tpot", limits.tpot_ms)):
+        # From the runs: a live figure has its new lines only when the update is over.
+        highest = max((run.p90(name) or 0.0 for run in (*colocated, *apart)), default=1.0)
         # A queue without end would squeeze flat what is near the limit.
         top = highest if ceiling is None else max(ceiling, min(highest, 4 * ceiling))
         figure.update_yaxes(range=[0, 1.08 * top], row=1, col=column)
