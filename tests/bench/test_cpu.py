@@ -56,6 +56,41 @@ def test_ratios_are_this_engines_time_over_the_others():
     assert got["serving_time_over_transformers cb"] == 0.25
 
 
+def test_targets_show_the_worst_batch_of_the_run_and_only_what_was_measured():
+    rows = cpu_report.targets(RESULT | {"ratios": cpu_report.ratios(RESULT)})
+    by_name = {row["target"].split(" at ")[0]: row for row in rows}
+    assert by_name["decode_over_fp32_floor"] == {
+        "target": "decode_over_fp32_floor at 1, 2, 4",
+        "limit": 1.6,
+        "got": 1.6,
+        "met": True,
+    }
+    assert by_name["prefill_over_floor"]["got"] == 1.25
+    assert "decode_over_llama.cpp F32" not in by_name
+    assert by_name["peak_memory_mb"]["met"]
+
+
+def test_a_figure_names_every_line_and_is_one_picture():
+    import xml.etree.ElementTree as ElementTree
+
+    from llmlab.bench.cpu_plot import draw
+
+    picture = ElementTree.fromstring(draw(RESULT))
+    words = [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")]
+    for name in ("llmlab", "transformers", "floor, fp16 weights", "llmlab: attention alone"):
+        assert name in words
+
+
+def test_a_later_part_keeps_the_earlier_ones(tmp_path):
+    out = tmp_path / "cpu.json"
+    assert cpu.earlier(out) == {}
+    out.write_text(json.dumps({"load_s": 1.0}))
+    assert cpu.earlier(out) == {"load_s": 1.0}
+    out.write_text("{")
+    with pytest.raises(ValueError, match="no JSON"):
+        cpu.earlier(out)
+
+
 def test_the_table_names_absent_peers_and_fits_80_columns():
     text = cpu_report.table(RESULT | {"ratios": cpu_report.ratios(RESULT)})
     assert "llama.cpp: not installed" in text
@@ -150,10 +185,11 @@ def test_a_decode_step_does_not_grow_in_operator_calls():
 @pytest.mark.slow
 def test_the_benchmark_runs_and_prints_only_json(capsys):
     argv = ["--batches", "1,2", "--prefill", "32", "--rounds", "1", "--requests", "2"]
-    assert cpu.main([*argv, "--peers", "none", "--json"]) == 0
+    argv += ["--parts", "decode,prefill,serving", "--peers", "none", "--json"]
+    assert cpu.main(argv) == 0
     result = json.loads(capsys.readouterr().out)
     assert set(result["decode_ms"]) == {"llmlab"}
     assert set(result["decode_ms"]["llmlab"]) == {"1", "2"}
     assert result["prefill_tokens_per_s"]["llmlab"]["32"] > 0
-    assert {"floors", "ratios", "load_s", "peak_memory_mb", "serving"} <= set(result)
+    assert {"floors", "ratios", "targets", "serving", "forward_ms"} <= set(result)
     assert "transformers" in result["absent"]
