@@ -29,7 +29,7 @@ CSS = """<style>
   white-space: normal; height: auto; line-height: 1.4; padding: 2px 0; max-width: 740px;
   overflow: visible; overflow-wrap: anywhere; }
 .llmlab-quiz .widget-radio-box label { display: flex; align-items: flex-start; gap: 6px; }
-.llmlab-quiz .widget-radio-box input { order: -1; flex: none; margin: 3px 0 0 0; }
+.llmlab-quiz .widget-radio-box input { order: -1; flex: none; margin: 0 0 0 2px; }
 .llmlab-quiz .widget-radio, .llmlab-quiz .widget-checkbox { height: auto; }
 .llmlab-quiz .widget-radio-box { height: auto; }
 .llmlab-quiz :focus-visible { outline: 2px solid #0072B2; outline-offset: 1px; }
