@@ -97,7 +97,7 @@ def run(given: dict[str, Any]) -> PairResult:
     """The pair that the options ask for, under a progress bar."""
     from llmlab.config import EngineConfig
     from llmlab.engine.disaggregated import run_pair
-    from llmlab.engine.pair_job import DEFAULT_PROMPTS
+    from llmlab.engine.pair.job import DEFAULT_PROMPTS
 
     shared = {}
     if given["max_num_batched_tokens"] is not None:
@@ -140,7 +140,7 @@ def save_traces(result: PairResult, folder: Path) -> None:
 
 def show(result: PairResult) -> None:
     """A row a request and what it means; fits 80 columns."""
-    from llmlab.engine.pair_summary import sentences
+    from llmlab.engine.pair.summary import sentences
 
     out.print(f"{result.model}, {result.dtype}, two processes on this machine's CPU")
     out.print()

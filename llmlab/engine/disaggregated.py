@@ -5,7 +5,7 @@
     torchrun --nproc-per-node 2 -m llmlab.engine.disaggregated --json     under torch's launcher
 
 The decode worker takes every request. For a long prompt it takes blocks, asks the prefill worker,
-receives the keys and values layer by layer, acknowledges, and decodes; see `kv_protocol` for the
+receives the keys and values layer by layer, acknowledges, and decodes; see `pair.protocol` for the
 order and `sched.remote_prefill` for who waits when. A short prompt stays where it is. If the
 prefill worker is lost, the decode worker goes on alone; if the decode worker is lost, its requests
 fail with that reason.
@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from llmlab.config import EngineConfig
-from llmlab.engine.pair_job import DEFAULT_PROMPTS, LOCAL_BELOW, TIMEOUT_S, PairJob
-from llmlab.engine.pair_result import MovedRequest, PairResult, QueuePoint, pair_result
+from llmlab.engine.pair.job import DEFAULT_PROMPTS, LOCAL_BELOW, TIMEOUT_S, PairJob
+from llmlab.engine.pair.result import MovedRequest, PairResult, QueuePoint, pair_result
 
 __all__ = ["MovedRequest", "PairResult", "QueuePoint", "run_pair"]
 
@@ -65,7 +65,7 @@ def run_pair(
     timeout_s: silence after which a transfer, then the other worker, is given up. dtype: "float32"
     (None) or "float64", plain weights. arrivals: second at which each prompt comes; None: all at
     once. compare: run the prompts on one engine afterwards. kill: break the pair on purpose, see
-    `pair_fault.Fault`. progress(done, total, what).
+    `pair.fault.Fault`. progress(done, total, what).
 
     ValueError for bad input, RuntimeError with a worker's last words if the pair cannot start. A
     worker that is lost later is no exception: rows say `outcome` and `reason`.
@@ -103,7 +103,7 @@ class _Worker:
         self.refused: str | None = None  # bad input that only it could see, in its words
         # A file, not a pipe: who warns a lot must never wait for a reader.
         self.log: IO[str] = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
-        command = [sys.executable, "-m", "llmlab.engine.pair_process", side, str(store)]
+        command = [sys.executable, "-m", "llmlab.engine.pair.process", side, str(store)]
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -261,6 +261,6 @@ class _Pair:
 
 
 if __name__ == "__main__":
-    from llmlab.engine.pair_torchrun import main
+    from llmlab.engine.pair.torchrun import main
 
     main()

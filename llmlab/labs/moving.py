@@ -11,7 +11,7 @@ from llmlab.trace import Trace
 from llmlab.viz.show import Shown, table_html, table_text
 
 if TYPE_CHECKING:
-    from llmlab.engine.pair_result import PairResult
+    from llmlab.engine.pair.result import PairResult
 
 MOVED_HEAD = [
     "prompt tokens",

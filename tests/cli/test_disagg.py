@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from llmlab.cli import disagg
 from llmlab.engine import disaggregated
-from llmlab.engine.pair_result import LayerSent, MovedRequest, PairResult, QueuePoint
+from llmlab.engine.pair.result import LayerSent, MovedRequest, PairResult, QueuePoint
 from llmlab.trace import Trace
 
 MS = 1_000_000

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmlab.config import EngineConfig
-from llmlab.engine.kv_protocol import KVReceiver, KVSender
+from llmlab.engine.pair.protocol import KVReceiver, KVSender
 from llmlab.sched import Chunked, Request, SamplingParams, StepPlan
 from llmlab.sched.oracle import HistoryModel, Slot, solo
 from llmlab.sched.remote_prefill import RemotePrefill

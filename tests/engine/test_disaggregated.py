@@ -16,8 +16,8 @@ import pytest
 
 from llmlab.config import EngineConfig
 from llmlab.engine.disaggregated import run_pair
-from llmlab.engine.pair_result import LayerSent, MovedRequest, compare
-from llmlab.engine.pair_torchrun import place
+from llmlab.engine.pair.result import LayerSent, MovedRequest, compare
+from llmlab.engine.pair.torchrun import place
 
 PROMPTS = [
     [(3 * i * i + 2) % 256 for i in range(200)],
@@ -32,7 +32,7 @@ def children() -> list[psutil.Process]:
     return [
         child
         for child in psutil.Process().children(recursive=True)
-        if "llmlab.engine.pair_process" in " ".join(child.cmdline())
+        if "llmlab.engine.pair.process" in " ".join(child.cmdline())
     ]
 
 

@@ -14,12 +14,12 @@ import torch
 from llmlab.config import EngineConfig
 from llmlab.engine import Engine
 from llmlab.engine.attention import paged_attention
-from llmlab.engine.decode_worker import DecodeWorker
-from llmlab.engine.kv_link import Link, LinkLost
-from llmlab.engine.pair_job import PairJob
-from llmlab.engine.pair_process import about, run_colocated
-from llmlab.engine.pair_result import pair_result
-from llmlab.engine.prefill_worker import PrefillWorker, SendingRunner
+from llmlab.engine.pair.decode_worker import DecodeWorker
+from llmlab.engine.pair.job import PairJob
+from llmlab.engine.pair.link import Link, LinkLost
+from llmlab.engine.pair.prefill_worker import PrefillWorker, SendingRunner
+from llmlab.engine.pair.process import about, run_colocated
+from llmlab.engine.pair.result import pair_result
 from llmlab.sched.request import SamplingParams
 
 PROMPTS = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmlab.engine.pair_result import LayerSent, MovedRequest, PairResult
+from llmlab.engine.pair.result import LayerSent, MovedRequest, PairResult
 from llmlab.labs.moving import (
     decode_step_ms,
     moved_table,

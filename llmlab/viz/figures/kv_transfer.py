@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from llmlab.viz.palette import DECODE, PREFILL, QUIET, layout
 
 if TYPE_CHECKING:
-    from llmlab.engine.pair_result import MovedRequest
+    from llmlab.engine.pair.result import MovedRequest
 
 
 def _origin(moved: MovedRequest) -> int:

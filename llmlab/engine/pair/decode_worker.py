@@ -15,13 +15,13 @@ from typing import Any
 import torch
 
 from llmlab.engine import Engine, TokenOutput
-from llmlab.engine.kv_link import Link, LinkLost
-from llmlab.engine.kv_protocol import Ended, KVReceiver, Message
 from llmlab.engine.model import Model
-from llmlab.engine.pair_fault import Fault
-from llmlab.engine.pair_job import PairJob
-from llmlab.engine.pair_queues import QueueLog
-from llmlab.engine.prefill_worker import slots_of
+from llmlab.engine.pair.fault import Fault
+from llmlab.engine.pair.job import PairJob
+from llmlab.engine.pair.link import Link, LinkLost
+from llmlab.engine.pair.prefill_worker import slots_of
+from llmlab.engine.pair.protocol import Ended, KVReceiver, Message
+from llmlab.engine.pair.queues import QueueLog
 from llmlab.sched.remote_prefill import RemotePrefill
 from llmlab.sched.request import Request, SamplingParams
 

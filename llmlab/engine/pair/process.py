@@ -1,6 +1,6 @@
 """One worker's process: load the model, join the pair, work, report.
 
-    python -m llmlab.engine.pair_process SIDE STORE      job as one line of JSON on stdin
+    python -m llmlab.engine.pair.process SIDE STORE      job as one line of JSON on stdin
 
 Events are JSON lines on stdout. When stdin ends the parent is gone, and so is this process.
 """
@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from llmlab.engine import Engine, Model, load_model
-from llmlab.engine.decode_worker import DecodeWorker
-from llmlab.engine.kv_link import DECODE, PREFILL, connect, file_store
-from llmlab.engine.pair_job import PairJob
-from llmlab.engine.prefill_worker import PrefillWorker
+from llmlab.engine.pair.decode_worker import DecodeWorker
+from llmlab.engine.pair.job import PairJob
+from llmlab.engine.pair.link import DECODE, PREFILL, connect, file_store
+from llmlab.engine.pair.prefill_worker import PrefillWorker
 from llmlab.sched.request import SamplingParams
 
 Emit = Callable[[dict[str, Any]], None]

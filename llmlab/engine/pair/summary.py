@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmlab.engine.pair_result import PairResult
+from llmlab.engine.pair.result import PairResult
 
 
 def sentences(result: PairResult) -> str:

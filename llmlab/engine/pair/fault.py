@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from llmlab.engine.kv_link import Link
+from llmlab.engine.pair.link import Link
 
 
 class Fault:

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from llmlab.engine.kv_protocol import Message
+from llmlab.engine.pair.protocol import Message
 
 PREFILL, DECODE = 0, 1
 LONGEST_LINE = 1 << 24

@@ -18,12 +18,12 @@ from llmlab.config import EngineConfig
 from llmlab.engine.attention import Attention
 from llmlab.engine.batch import Batch
 from llmlab.engine.engine import Engine
-from llmlab.engine.kv_link import Link, LinkLost
-from llmlab.engine.kv_protocol import KVSender, Message
 from llmlab.engine.model import Model
-from llmlab.engine.pair_fault import Fault
-from llmlab.engine.pair_job import PairJob
-from llmlab.engine.pair_queues import QueueLog
+from llmlab.engine.pair.fault import Fault
+from llmlab.engine.pair.job import PairJob
+from llmlab.engine.pair.link import Link, LinkLost
+from llmlab.engine.pair.protocol import KVSender, Message
+from llmlab.engine.pair.queues import QueueLog
 from llmlab.engine.runner import Runner
 from llmlab.sched.chunked import Chunked
 from llmlab.sched.plan import StepPlan

@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from llmlab.engine.pair_job import DEFAULT_PROMPTS, LOCAL_BELOW, TIMEOUT_S, PairJob
-from llmlab.engine.pair_result import pair_result
-from llmlab.engine.pair_summary import sentences
+from llmlab.engine.pair.job import DEFAULT_PROMPTS, LOCAL_BELOW, TIMEOUT_S, PairJob
+from llmlab.engine.pair.result import pair_result
+from llmlab.engine.pair.summary import sentences
 
 REPORT_S = 30.0
 
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise SystemExit(f"error: {error}") from None
     import torch.distributed as dist
 
-    from llmlab.engine.pair_process import work
+    from llmlab.engine.pair.process import work
 
     store = dist.TCPStore(  # type: ignore[attr-defined]
         host, port, is_master=False, timeout=timedelta(seconds=REPORT_S)
