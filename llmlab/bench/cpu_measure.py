@@ -16,6 +16,7 @@ CONTEXT = 128
 STEPS = 6
 Say = Callable[[str], None]
 
+HELP = "import sys; sys.argv[1:] = ['--help']; from llmlab.cli.main import main; main()"
 LOAD_AND_SERVE = """
 import json, time
 start = time.perf_counter()
@@ -183,7 +184,7 @@ def measure_startup(say: Say) -> dict[str, float]:
     found: dict[str, float] = {}
     for _ in range(2):
         found |= _printed(IMPORT)
-        found["help_s"] = _wall("from llmlab.cli.main import main; main(['--help'])")
+        found["help_s"] = _wall(HELP)
         found |= _printed(LOAD_AND_SERVE)
         found["first_cell_s"] = _wall(first_cell())
     found["import_needs_torch"] = bool(found.pop("torch"))
