@@ -49,7 +49,8 @@ def measure(options: argparse.Namespace, say: Say) -> dict[str, Any]:
     from llmlab.engine import load_model
     from llmlab.perf.machine import cpu_name
 
-    result = earlier(options.out) | {"cpu": cpu_name(), "threads": torch.get_num_threads()}
+    here = {"cpu": cpu_name(), "threads": torch.get_num_threads(), "torch": torch.__version__}
+    result = earlier(options.out, here) | here
     if "startup" in options.parts:  # first: a process of its own, while this one is small
         result |= measure_startup(say)
     say("loading the engines")
@@ -57,7 +58,6 @@ def measure(options: argparse.Namespace, say: Say) -> dict[str, Any]:
     ours = ThisEngine(model)
     decoding, serving, absent = open_peers(options.peers)
     result |= {
-        "torch": torch.__version__,
         "model": model.config.name,
         "packed_fp16_weights": model.packed,
         "context": CONTEXT,
@@ -91,8 +91,11 @@ def measure(options: argparse.Namespace, say: Say) -> dict[str, Any]:
     return result
 
 
-def earlier(out: Path | None) -> dict[str, Any]:
-    """What an earlier run left in `out`, so that its parts can be measured one at a time."""
+def earlier(out: Path | None, here: dict[str, Any]) -> dict[str, Any]:
+    """What an earlier run left in `out`, so that its parts can be measured one at a time.
+
+    {} if it ran elsewhere: `here` (cpu, threads, torch) must be the same for figures to be compared.
+    """
     if out is None or not out.exists():
         return {}
     try:
@@ -101,7 +104,7 @@ def earlier(out: Path | None) -> dict[str, Any]:
         raise ValueError(f"--out {out}: is there and is no JSON: {error}") from error
     if not isinstance(found, dict):
         raise ValueError(f"--out {out}: is there and is no result of this benchmark")
-    return found
+    return found if here.items() <= found.items() else {}
 
 
 def _numbers(text: str) -> list[int]:
@@ -134,7 +137,7 @@ def parser() -> argparse.ArgumentParser:
         "--parts",
         type=lambda text: _names(text, PARTS),
         default=list(PARTS),
-        help="of decode,prefill,serving,startup; the others stay as --out holds them",
+        help="of decode,prefill,serving,startup; the others stay as --out holds them from this machine",
     )
     add(
         "--peers",

@@ -81,14 +81,16 @@ def test_a_figure_names_every_line_and_is_one_picture():
         assert name in words
 
 
-def test_a_later_part_keeps_the_earlier_ones(tmp_path):
-    out = tmp_path / "cpu.json"
-    assert cpu.earlier(out) == {}
-    out.write_text(json.dumps({"load_s": 1.0}))
-    assert cpu.earlier(out) == {"load_s": 1.0}
+def test_a_later_part_keeps_the_earlier_ones_of_the_same_machine(tmp_path):
+    out, here = tmp_path / "cpu.json", {"cpu": "one", "threads": 2}
+    assert cpu.earlier(out, here) == {}
+    out.write_text(json.dumps(here | {"load_s": 1.0}))
+    assert cpu.earlier(out, here)["load_s"] == 1.0
+    assert cpu.earlier(out, here | {"cpu": "another"}) == {}
+    assert cpu.earlier(out, here | {"threads": 4}) == {}
     out.write_text("{")
     with pytest.raises(ValueError, match="no JSON"):
-        cpu.earlier(out)
+        cpu.earlier(out, here)
 
 
 def test_the_table_names_absent_peers_and_fits_80_columns():
