@@ -94,7 +94,7 @@ def measure(options: argparse.Namespace, say: Say) -> dict[str, Any]:
 def earlier(out: Path | None, here: dict[str, Any]) -> dict[str, Any]:
     """What an earlier run left in `out`, so that its parts can be measured one at a time.
 
-    {} if it ran elsewhere: `here` (cpu, threads, torch) must be the same for figures to be compared.
+    {} if it ran elsewhere: figures of another cpu, torch or number of threads (`here`) say nothing.
     """
     if out is None or not out.exists():
         return {}
@@ -137,7 +137,7 @@ def parser() -> argparse.ArgumentParser:
         "--parts",
         type=lambda text: _names(text, PARTS),
         default=list(PARTS),
-        help="of decode,prefill,serving,startup; the others stay as --out holds them from this machine",
+        help="of decode,prefill,serving,startup; others stay as --out holds them of this machine",
     )
     add(
         "--peers",
