@@ -22,7 +22,7 @@ INKS = (PREFILL, DECODE, READY, QUEUE)
 LETTERS = "ABCDEFGH"
 COLUMNS = 12
 TINT = 0.25
-POOL_LEGEND = "the pool · number: entry of the table · letter: another request's · dot: free"
+POOL_LEGEND = "the pool · number: entry of the table<br>letter: another request's · dot: free"
 EMPTY = "rgba(122,122,122,0.13)"
 
 
@@ -111,7 +111,7 @@ def walk_figure(walk: GridWalk) -> Any:
     bare = {"showgrid": False, "zeroline": False, "fixedrange": True}
     small = {"size": 12}
     figure.update_layout(
-        margin={"l": 10, "r": 16, "t": 56, "b": 46},
+        margin={"l": 10, "r": 16, "t": 56, "b": 62},
         xaxis={**bare, "anchor": "y", "title": {"text": "", "font": small}},
         xaxis2={
             **bare,
@@ -233,8 +233,8 @@ def _about(b: int, owner: dict[int, int], reader: dict[int, list[int]], walk: Gr
 def _update_axes(figure: Any, walk: GridWalk) -> None:
     rows, splits = walk.num_blocks // COLUMNS, len(walk.programs)
     top, bottom = 30 * splits + 26, 26 * rows
-    height = top + bottom + 176
-    inner = height - 102
+    height = top + bottom + 192
+    inner = height - 118
     cut = bottom / inner
     step = 8 if walk.context <= 64 else 16
     reach = max(p.end + p.masked for p in walk.programs)
@@ -255,7 +255,7 @@ def _update_axes(figure: Any, walk: GridWalk) -> None:
         ticktext=[str(COLUMNS * row) for row in range(rows)],
     )
     figure.layout.title.text = (
-        f"Request {LETTERS[walk.request]}, one head: {splits} "
+        f"Request {LETTERS[walk.request]}: {splits} "
         f"program{'s' if splits > 1 else ''} over {len(walk.table)} blocks"
     )
 
