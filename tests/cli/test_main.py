@@ -34,6 +34,7 @@ def test_help_names_every_command_in_80_columns():
     assert "Examples" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_has_help_with_an_example_and_loads_no_torch(name):
     code = (

@@ -83,6 +83,7 @@ WRONG_DECODES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("changes", "said"), WRONG_DECODES)
 def test_each_usual_mistake_of_a_decode_is_named(changes, said):
     result = check_decode(made(DECODE, *changes))
@@ -97,6 +98,7 @@ def test_sums_in_half_precision_are_noticed():
     assert "cast to float32" in result.message
 
 
+@pytest.mark.slow
 def test_no_two_mistakes_compute_the_same_everywhere():
     """Else the second could never be told. (On one case two may agree: there the first is said.)"""
     answers = [
@@ -158,6 +160,7 @@ def answers(model, attention, runner=None) -> dict[str, list[int]]:
     return tokens
 
 
+@pytest.mark.slow
 def test_the_engine_gives_the_same_greedy_tokens_with_both_kernels(model):
     both = answers(model, attention_of(made(DECODE), block_n=8), runner_with(made(WRITE)))
     assert both == answers(model, "torch")
