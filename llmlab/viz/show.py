@@ -64,7 +64,9 @@ def table_html(caption: str, head: list[str], rows: list[list[str]]) -> str:
     heads = "".join(_cell(h, "th", LONGEST_HEAD) for h in head)
     body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
     return (
-        f'<div style="overflow-x:auto"><table><caption style="text-align:left">{escape(caption)}'
+        # No width of its own: else a wide table widens all that stands beside it in a panel.
+        f'<div style="overflow-x:auto;width:0;min-width:100%"><table>'
+        f'<caption style="text-align:left">{escape(caption)}'
         f"</caption><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
