@@ -59,9 +59,10 @@ full: test mutants soak fuzz  ## what is too long for CI
 mutants: setup-test  ## break the scheduler on purpose: each mutant must be caught
 	$(BIN)/python tests/mutants/run.py
 
-soak: setup-test  ## 100,000 random workloads; then the engine under fire for twenty minutes
+soak: setup-test  ## 100,000 random workloads; then engine and server under fire, twenty minutes each
 	$(BIN)/python -m tests.sched.workloads 100000
 	$(BIN)/python -m tests.engine.soak 1200
+	$(BIN)/python -m tests.serve.soak 1200
 
 fuzz: setup-test  ## 5,000 damaged files of each kind
 	LLMLAB_FUZZ=5000 $(BIN)/python -m pytest -n $(JOBS) --timeout=3600 tests/fuzz

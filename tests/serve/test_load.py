@@ -6,62 +6,26 @@ import asyncio
 import itertools
 import json
 import os
-import random
 import time
-from collections.abc import Iterator
 
 import psutil
 import pytest
 
 from llmlab.config import EngineConfig
 from llmlab.engine import Engine, load_model
-from llmlab.measure.client import Call, Endpoint, LoadClient
+from llmlab.measure.client import Endpoint, LoadClient
 from llmlab.measure.metrics import summarize
-from llmlab.sched.request import SamplingParams
 from llmlab.serve.server import running
 from llmlab.serve.settings import ServeConfig
+from tests.serve.crowd import KINDS, calls, params, solo_texts
 
 STREAMS = 256
-KINDS = 64  # different prompts; each stream's text is compared with its solo run
 CONFIG = EngineConfig(max_num_seqs=256, num_blocks=2048, max_num_batched_tokens=1024)
-
-
-def solo_texts(model) -> dict[int, str]:
-    engine = Engine(model, CONFIG)
-    return {
-        kind: "".join(o.text for o in engine.stream(prompt(kind), params(kind)))
-        for kind in range(KINDS)
-    }
-
-
-def prompt(kind: int) -> list[int]:
-    rng = random.Random(kind)
-    return [rng.randrange(32, 127) for _ in range(rng.randrange(4, 60))]
-
-
-def params(kind: int) -> SamplingParams:
-    return SamplingParams(temperature=1.0, seed=kind, max_tokens=16 + kind % 17, ignore_eos=True)
-
-
-def calls(prefix: str = "") -> Iterator[Call]:
-    """Without end; every eighth client leaves early."""
-    prompts = [prompt(kind) for kind in range(KINDS)]
-    for i in itertools.count():
-        kind = i % KINDS
-        body = {"temperature": 1.0, "seed": kind, "ignore_eos": True}
-        leave = 1 + i // 8 % 5 if i % 8 == 7 else None
-        yield Call(
-            f"{prefix}{i}",
-            prompts[kind],
-            params(kind).max_tokens,
-            cancel_after_tokens=leave,
-            body=body,
-        )
 
 
 def soak(seconds: float) -> dict:
     model = load_model("tiny")
-    solo = solo_texts(model)
+    solo = solo_texts(model, CONFIG)
     engine = Engine(model, CONFIG)
     config = ServeConfig(port=0, trace_requests=500, trace_steps=500)
     process = psutil.Process()
