@@ -240,18 +240,24 @@ class Engine:
             self._timers.clear()
 
     def stream(
-        self, prompt: str | Sequence[int], params: SamplingParams | None = None, **more: Any
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        stop: threading.Event | None = None,
+        **more: Any,
     ) -> Iterator[TokenOutput]:
-        """Add a request and yield its outputs, running steps as needed.
+        """Add a request and yield its outputs, running steps as needed; `more` goes to `add`.
 
-        Closing the generator cancels the request and frees its blocks. `more` goes to `add`.
+        Closing the generator, or setting `stop`, cancels the request and frees its blocks. Several
+        threads may stream from one engine: whoever runs a step, each gets all of its own tokens.
         """
-        request_id = self.add(prompt, params, **more)
         inbox: deque[TokenOutput] = deque()
-        live = self._live[request_id]
-        live.inbox = inbox
+        with self._lock:  # no other thread's step may come before there is an inbox
+            request_id = self.add(prompt, params, **more)
+            self._live[request_id].inbox = inbox
         try:
-            while inbox or request_id in self._live:
+            while (inbox or request_id in self._live) and not (stop and stop.is_set()):
                 if not inbox:
                     self.step()
                 elif (output := inbox.popleft()).finish_reason == "error":

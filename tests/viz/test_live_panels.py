@@ -109,3 +109,18 @@ def test_the_static_form_of_a_request_needs_no_widget(engine):
 def test_showing_an_empty_trace_says_what_to_do(engine):
     with pytest.raises(ValueError, match="run one first"):
         show_request(engine.trace)
+
+
+def test_two_panels_and_a_cell_on_one_engine_each_get_all_their_tokens(engine):
+    """A student presses Run, drags a knob, and runs the next cell, all while the first goes on."""
+    asked, knobs = RequestPanel(engine, "hello", max_tokens=120), KnobPanel(engine, 16, 40)
+    asked.start()
+    knobs.start()
+    mine = knobs.run(24, 30)
+    wait_idle(asked)
+    wait_idle(knobs)
+    assert "Done" in asked.status.value
+    assert mine is not None
+    assert {run.output_tokens for run in knobs.runs} == {30, 40}
+    assert [r.outcome for r in engine.trace.requests.values()] == ["completed"] * 3
+    assert engine.scheduler.num_blocks_used == 0

@@ -88,13 +88,10 @@ class KnobPanel:
         piece = engine.tokenizer.encode(TEXT)
         ids = (piece * (prompt_tokens // len(piece) + 1))[:prompt_tokens]
         params = SamplingParams(max_tokens=output_tokens, ignore_eos=True)
-        rid = engine.add(ids, params)
-        ended = False
-        try:
-            while not ended and not stop.is_set():
-                ended = any(o.request_id == rid and o.finish_reason for o in engine.step())
-        finally:
-            engine.abort(rid)
+        rid, ended = f"knobs-{engine.clock()}", False
+        # A stream, not steps: a cell or another panel may be using the same engine meanwhile.
+        for out in engine.stream(ids, params, stop=stop, request_id=rid):
+            ended = out.finish_reason is not None
         if not ended:
             self._say("stop", "Stopped; its KV blocks are free again.")
             return None

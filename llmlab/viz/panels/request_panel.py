@@ -139,16 +139,12 @@ class RequestPanel:
         engine = self.engine
         sent = engine.clock()  # the clock starts before the text is made into token ids
         ids = engine.tokenizer.chat([{"role": "user", "content": prompt}])
-        rid = engine.add(ids, SamplingParams(max_tokens=max_tokens), t_send=sent)
-        self.request_id, self._text, reason = rid, "", None
-        try:
-            while reason is None and not stop.is_set():
-                for out in engine.step():
-                    if out.request_id == rid:
-                        self._text += out.text
-                        reason = out.finish_reason
-        finally:
-            engine.abort(rid)  # a stopped request gives its KV blocks back; an ended one has none
+        self.request_id, self._text, reason = f"panel-{sent}", "", None
+        params = SamplingParams(max_tokens=max_tokens)
+        # A stream, not steps: a cell or another panel may be using the same engine meanwhile.
+        for out in engine.stream(ids, params, stop=stop, request_id=self.request_id, t_send=sent):
+            self._text += out.text
+            reason = out.finish_reason
         return reason
 
     def _paint(self, over: threading.Event) -> None:
@@ -169,9 +165,9 @@ class RequestPanel:
 
     def _draw(self) -> None:
         self.answer.value = f'<div style="{ANSWER}">{escape(self._text)}</div>'
-        if self.request_id is None:
-            return
         trace = self.engine.trace
+        if self.request_id not in trace.requests:
+            return
         self.card.value = cards.card_html(numbers_of(trace, self.request_id))
         if self.figure is None:
             self.figure = live_figure(request_timeline(trace, self.request_id))
