@@ -307,6 +307,42 @@ def test_abort_from_another_thread_is_done_within_the_step(tiny):
     assert (engine.scheduler.num_blocks_used, engine.has_work) == (0, False)
 
 
+def test_a_request_that_comes_during_a_step_waits_for_its_end_and_counts_the_wait(tiny):
+    arrived, still_waits = threading.Event(), []
+
+    def clock():
+        if threading.current_thread() is newcomer:
+            arrived.set()
+        return time.perf_counter_ns()
+
+    def add_late():
+        engine.add("late", params(), request_id="late", t_send=0)
+
+    def slow(q, k_cache, v_cache, batch):
+        if not still_waits:
+            newcomer.start()
+            arrived.wait(5)
+            newcomer.join(0.02)
+            still_waits.append(newcomer.is_alive())
+        return paged_attention(q, k_cache, v_cache, batch)
+
+    newcomer = threading.Thread(target=add_late)
+    engine = Engine(tiny, CONFIG, attention=slow, clock=clock)
+    engine.add("early", params(), request_id="early")
+    engine.step()
+    newcomer.join(5)
+    assert still_waits == [True]
+    engine.step()
+    first, second = engine.trace.steps
+    late = engine.trace.requests["late"]
+    assert first.t_start < late.t_queued < first.t_end
+    assert [[name for name, *_ in s.scheduled] for s in (first, second)] == [
+        ["early"],
+        ["early", "late"],
+    ]
+    assert late.t_first_scheduled == second.t_start >= first.t_end
+
+
 def test_threads_that_stream_and_cancel_at_will_leave_nothing(tiny):
     engine = engine_of(tiny)
     lengths: dict[int, int] = {}
