@@ -6,6 +6,7 @@ answers from a pipe. `Stopped` is raised where input ends or Ctrl-C is pressed.
 
 from __future__ import annotations
 
+import select
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from llmlab.check.result import Result
 
 WIDTH = 80
+PASTE_S = 0.05
 STYLES = {"correct": "bold green", "partial": "bold yellow", "incorrect": "bold red"}
 NOTES = (
     "What assumption could change your answer? (Enter to leave out) ",
@@ -77,9 +79,12 @@ class Screen:
         return line
 
     def read_words(self) -> str:
-        """Lines up to an empty one; a key such as s alone on the first line is taken at once."""
+        """Lines up to an empty one; a key such as s alone on the first line is taken at once.
+
+        An empty line inside a pasted text, with more of it waiting, does not end the answer.
+        """
         lines: list[str] = []
-        while line := self.read("> "):
+        while (line := self.read("> ")) or (lines and is_pasting()):
             lines.append(line)
             if lines[0].lower() in ("s", "skip", "q", "quit"):
                 break
@@ -167,12 +172,12 @@ class Screen:
             self.say(f"Type numbers from 1 to {len(rubric)}.", style="dim")
 
 
-def fail(error: Exception) -> Any:
-    """One clear sentence on stderr, status 2."""
-    import typer
-
-    Console(stderr=True, highlight=False, soft_wrap=True).print(f"llmlab: {error}", markup=False)
-    raise typer.Exit(2) from None
+def is_pasting() -> bool:
+    """Whether a terminal holds more typed lines already: nobody types so fast."""
+    try:
+        return is_terminal() and bool(select.select([sys.stdin], [], [], PASTE_S)[0])
+    except (OSError, ValueError):  # Windows can only ask sockets
+        return False
 
 
 def is_terminal() -> bool:

@@ -11,6 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from llmlab.cli.failing import fail
+
 app = typer.Typer(add_completion=False)
 out = Console()
 err = Console(stderr=True)
@@ -53,9 +55,7 @@ def calibrate(
         raise typer.Exit(130) from None
     except (ValueError, OSError) as error:
         more = ". Set LLMLAB_DATA_DIR to a folder that can be written"
-        text = f"{error}{more if isinstance(error, OSError) else ''}"
-        err.print(f"[red]error:[/red] {text}", soft_wrap=True)
-        raise typer.Exit(2) from None
+        fail(f"{error}{more if isinstance(error, OSError) else ''}")
     if as_json:
         print(json.dumps(kept, indent=1))
     else:

@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from llmlab.cli.report import GOODPUT_HELP, choose_limits, fail, read_trace
+from llmlab.cli.failing import fail
+from llmlab.cli.report import GOODPUT_HELP, choose_limits, read_trace
 
 if TYPE_CHECKING:
     from llmlab.measure.compare import Comparison

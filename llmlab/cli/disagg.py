@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from llmlab.cli.report import fail
+from llmlab.cli.failing import fail
 
 if TYPE_CHECKING:
     from llmlab.engine.disaggregated import MovedRequest, PairResult

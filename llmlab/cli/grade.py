@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from llmlab.cli.failing import fail
 
 app = typer.Typer(add_completion=False)
 out = Console()
@@ -63,9 +65,9 @@ def grade(
         err.print("interrupted; the same command goes on")
         raise typer.Exit(130) from None
     except (ValueError, RuntimeError) as error:
-        _fail(str(error))
+        fail(error)
     except OSError as error:
-        _fail(f"{error.filename}: {error.strerror}")
+        fail(f"{error.filename}: {error.strerror}")
     if as_json:
         print(json.dumps(book.as_json(), ensure_ascii=False))
         return
@@ -132,8 +134,3 @@ def _plain(text: str) -> Any:
     from rich.text import Text
 
     return Text("".join(c if c.isprintable() else "?" for c in text))
-
-
-def _fail(message: str) -> NoReturn:
-    err.print(f"[red]error:[/red] {message}", soft_wrap=True, highlight=False)
-    raise typer.Exit(2)

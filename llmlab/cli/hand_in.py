@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from llmlab.cli.failing import complain, fail
+
 app = typer.Typer(add_completion=False)
 out = Console()
 err = Console(stderr=True)
@@ -37,7 +39,7 @@ def report(
         if store.unread:
             raise ValueError(f"{store.trouble} Nothing was written: your last hand-in is as it was")
         if store.trouble:
-            err.print(f"[yellow]warning:[/yellow] {store.trouble}", soft_wrap=True, highlight=False)
+            complain(store.trouble, "warning:", "yellow")
         if import_ is not None:
             added = store.import_jsonl(import_)
             _say(as_json, {"added": added}, f"{added} events added from {import_}")
@@ -47,16 +49,10 @@ def report(
         else:
             _hand_in(store, folder, as_json)
     except ValueError as error:
-        err.print(f"[red]error:[/red] {error}", soft_wrap=True, highlight=False)
-        raise typer.Exit(2) from None
+        fail(error)
     except OSError as error:
         where = error.filename or export or folder
-        err.print(
-            f"[red]error:[/red] cannot write {where}: {error.strerror}; choose another place "
-            "with --out",
-            soft_wrap=True,
-        )
-        raise typer.Exit(2) from None
+        fail(f"cannot write {where}: {error.strerror}; choose another place with --out")
 
 
 def _hand_in(store: Any, folder: Path, as_json: bool) -> None:

@@ -6,12 +6,14 @@ import json
 import time
 from collections.abc import Callable
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llmlab.cli.asking import Screen, Stopped, fail
+from llmlab.cli.asking import Screen, Stopped
+from llmlab.cli.failing import fail
 
 if TYPE_CHECKING:
     from llmlab.check.interview import Interview, Turn
@@ -31,8 +33,12 @@ def interview(
     minutes: Annotated[float, typer.Option(help="How long it may take, 1 to 180.")] = 30,
     seed: Annotated[int, typer.Option(min=0, help="Which questions are asked.")] = 0,
     out: Annotated[
-        Path, typer.Option(help="The report: this HTML file, and Markdown beside it.")
-    ] = Path("interview.html"),
+        Path | None,
+        typer.Option(
+            help="The report: this HTML file, and Markdown beside it. Without it the next free "
+            "name: interview.html, interview-2.html, ..."
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Write the report's data as JSON too, beside it.")
     ] = False,
@@ -51,6 +57,7 @@ def interview(
     from llmlab.check.student import current_student
 
     try:
+        out = _free() if out is None else out
         if out.suffix.lower() not in (".html", ".htm"):
             raise ValueError(f"--out {out}: must end in .html")
         if not out.resolve().parent.is_dir():
@@ -169,6 +176,12 @@ class _Asker:
                 self.held.feel(turn, level, *texts)
 
 
+def _free() -> Path:
+    """interview.html, or the next number: an earlier report stays."""
+    names = (Path(f"interview{'' if n == 1 else f'-{n}'}.html") for n in count(1))
+    return next(path for path in names if not path.exists())
+
+
 def _write(screen: Screen, held: Interview, out: Path, as_json: bool) -> list[Path]:
     """Write the report; nothing was lost if the disk refuses, and that is said."""
     from llmlab.check.interview_report import html, markdown, percent, report_data
@@ -191,5 +204,5 @@ def _write(screen: Screen, held: Interview, out: Path, as_json: bool) -> list[Pa
         for path, text in files.items():
             path.write_text(text, encoding="utf-8")
     except OSError as error:
-        fail(ValueError(f"the report cannot be written: {error}; use --out FILE"))
+        fail(f"the report cannot be written: {error}; use --out FILE")
     return list(files)

@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from llmlab.cli.failing import fail
+
 app = typer.Typer(add_completion=False)
 out = Console()
 err = Console(stderr=True)
@@ -74,12 +76,7 @@ def _list(as_json: bool) -> None:
     try:
         sheets, bank = library.worksheets(), library.questions()
     except ContentError as error:
-        err.print(
-            f"[red]error:[/red] run llmlab items --check; first fault: {error}",
-            soft_wrap=True,
-            highlight=False,
-        )
-        raise typer.Exit(2) from None
+        fail(f"run llmlab items --check; first fault: {error}")
     if as_json:
         data = {
             "worksheets": {n: [item.id for item in s.items] for n, s in sheets.items()},

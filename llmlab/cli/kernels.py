@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from llmlab.cli.failing import fail
+
 app = typer.Typer(add_completion=False)
 
 CHIPS = {80: "A100", 90: "H100, H200", 100: "B200"}
@@ -29,13 +31,13 @@ def kernels(
 
     archs = tuple(arch or ARCHS)
     if unknown := [a for a in archs if a not in ARCHS]:
-        _fail(f"--arch {unknown[0]}: must be one of {', '.join(map(str, ARCHS))}")
+        fail(f"--arch {unknown[0]}: must be one of {', '.join(map(str, ARCHS))}")
     try:
         rows = _compile(table, archs, kernel, quiet=as_json)
     except (RuntimeError, ImportError) as error:
-        _fail(f"{error}. Is triton installed? It exists for Linux on x86-64.")
+        fail(f"{error}. Is triton installed? It exists for Linux on x86-64.")
     if not rows:
-        _fail(f"--kernel {kernel}: no such kernel; without --kernel all are shown")
+        fail(f"--kernel {kernel}: no such kernel; without --kernel all are shown")
     if as_json:
         print(json.dumps(rows, indent=1))
     else:
@@ -77,8 +79,3 @@ def _show(rows: list[dict[str, Any]]) -> None:
                     row["matrix_instruction"],
                 )
         console.print(table)
-
-
-def _fail(message: str) -> None:
-    typer.echo(message, err=True)
-    raise typer.Exit(2)

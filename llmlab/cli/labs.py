@@ -15,6 +15,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from llmlab.cli.failing import fail
+
 app = typer.Typer(add_completion=False)
 out = Console()
 err = Console(stderr=True)
@@ -30,18 +32,13 @@ JUPYTER = ("--ServerApp.ip=127.0.0.1", "--LabApp.extension_manager=readonly")
 JUPYTER_PLACES = ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR")
 
 
-def _fail(message: str) -> typer.Exit:
-    err.print(f"[red]error:[/red] {message}", soft_wrap=True)
-    return typer.Exit(2)
-
-
 def _root() -> Path:
     """The checkout, for the author's commands."""
     import llmlab
 
     root = Path(llmlab.__file__).resolve().parent.parent
     if not (root / "labs" / "source").is_dir():
-        raise _fail("this needs a checkout of llmlab (labs/source is not here)")
+        fail("this needs a checkout of llmlab (labs/source is not here)")
     return root
 
 
@@ -86,9 +83,7 @@ def _copy(work: Path, as_json: bool) -> None:
     try:
         copies = copy_labs(work)
     except OSError as error:
-        raise _fail(
-            f"cannot write to {work}: {error.strerror}; choose another with --work"
-        ) from error
+        fail(f"cannot write to {work}: {error.strerror}; choose another with --work")
     if as_json:
         print(json.dumps([{"name": c.name, "path": str(c.path), "state": c.state} for c in copies]))
         return
@@ -107,7 +102,7 @@ def _reset(work: Path, name: str) -> None:
     try:
         path, backup = reset(work, name)
     except ValueError as error:
-        raise _fail(str(error)) from error
+        fail(error)
     out.print(f"restored {path}", soft_wrap=True)
     if backup:
         out.print(f"what was there is kept as {backup}", soft_wrap=True)
@@ -175,7 +170,7 @@ def _build() -> None:
     try:
         changed = build_all(root)
     except SourceError as error:
-        raise _fail(str(error)) from error
+        fail(error)
     for path in changed:
         out.print(f"built {path.relative_to(root)}", soft_wrap=True)
     out.print(f"{len(changed)} changed")
@@ -219,7 +214,7 @@ def _time(name: str, as_json: bool) -> None:
     solutions = sorted((root / "solutions").glob("[0-9]*.ipynb"))
     wanted = [p for p in solutions if name in ("all", p.stem, p.stem.split("_")[0])]
     if not wanted:
-        raise _fail(f"no lab {name!r}; there are: all, {', '.join(p.stem for p in solutions)}")
+        fail(f"no lab {name!r}; there are: all, {', '.join(p.stem for p in solutions)}")
     kept = root / "data" / "results" / "labs.json"
     # Small sizes are a trial run: they are shown, and only full ones are kept.
     fast = bool(os.environ.get("LLMLAB_FAST"))

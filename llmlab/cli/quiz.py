@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llmlab.cli.asking import Screen, Stopped, fail
+from llmlab.cli.asking import Screen, Stopped
+from llmlab.cli.failing import fail
 
 if TYPE_CHECKING:
     from llmlab.check.prose import Commitment
@@ -20,7 +21,7 @@ EXAMPLES = (
     "Examples:  llmlab quiz   ·   llmlab quiz --topic traces --count 5   ·   "
     "llmlab quiz --role product --level L2   ·   llmlab quiz --topic B5 --json"
 )
-KEYS = "h hint, s skip, q quit"
+KEYS = "s skip, q quit"
 
 
 @app.command(epilog=EXAMPLES)
@@ -71,7 +72,7 @@ class _Quiz:
         n = len(self.sitting.questions)
         self.screen.say(
             f"{n} question{'' if n == 1 else 's'}. Answer first, aloud or on paper; then type. "
-            f"Keys: {KEYS}."
+            f"Keys: h hint, {KEYS}."
         )
         interrupted = False
         try:
@@ -101,7 +102,10 @@ class _Quiz:
     # -- letters and numbers -----------------------------------------------------------------
 
     def _choice(self, question: Question, how: str) -> bool:
-        self.screen.say(f"{how} ({KEYS})", style="dim")
+        from llmlab.check.checker import hints_of
+
+        keys = f"h hint, {KEYS}" if hints_of(question, self.sitting.student) else KEYS
+        self.screen.say(f"{how} ({keys})", style="dim")
         given = self._read(question, "Answer: ")
         if given is None:
             return False
@@ -200,6 +204,9 @@ class _Quiz:
         right = len(done) - len(self.sitting.missed)
         self.screen.rule("Your quiz")
         kept = self.sitting.store.trouble or "All answers are kept."
+        if not done:
+            self.screen.say("No question was answered.")
+            return
         self.screen.say(f"{right} of {len(done)} right at the first try. {kept}")
         if self.sitting.missed:
             self.screen.say("Missed, and back first (FSRS): " + ", ".join(self.sitting.missed))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from llmlab.cli.failing import fail
 
 if TYPE_CHECKING:
     from llmlab.measure.limits import Limits
@@ -95,12 +97,6 @@ def choose_limits(trace: Trace, goodput: list[str]) -> dict[str, Limits]:
         return limits_of(trace)
     names = dict.fromkeys(record.class_name for record in trace.requests.values())
     return parse_goodput(goodput, list(names))
-
-
-def fail(error: Exception) -> Any:
-    """One clear sentence on stderr, status 2."""
-    err.print(f"llmlab: {error}", markup=False)
-    raise typer.Exit(2) from None
 
 
 def show_summary(summary: Summary) -> None:

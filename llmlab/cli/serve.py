@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from llmlab.cli.failing import fail
+
 if TYPE_CHECKING:
     from llmlab.config import EngineConfig
     from llmlab.serve.settings import ServeConfig
@@ -124,7 +126,7 @@ def serve(
             "gpu_memory_utilization": gpu_memory_utilization,
         }
     except (ValueError, OSError) as error:
-        raise _fail(str(error)) from None
+        fail(error)
     raise typer.Exit(_run(model, config, device, parts, as_json))
 
 
@@ -139,10 +141,10 @@ def _run(model: str, config: ServeConfig, device: str, parts: dict[str, Any], as
             engine = Engine(load_for(choose_device(device), model), **parts)
         return run(engine, config, on_ready=lambda url: _announce(url, config, as_json))
     except ValueError as error:
-        raise _fail(str(error)) from None
+        fail(error)
     except OSError as error:
         where = f"{config.host}:{config.port}"
-        raise _fail(f"cannot listen on {where}: {error.strerror}; try --port 0") from None
+        fail(f"cannot listen on {where}: {error.strerror}; try --port 0")
     except KeyboardInterrupt:
         return 130
 
@@ -184,8 +186,3 @@ def _read_key(path: Path | None) -> str | None:
     if not lines or not lines[0].strip():
         raise ValueError(f"{path}: the first line must be the API key")
     return lines[0].strip()
-
-
-def _fail(message: str) -> typer.Exit:
-    err.print(f"[red]error:[/red] {message}", soft_wrap=True)
-    return typer.Exit(2)

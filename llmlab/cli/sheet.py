@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from llmlab.cli.failing import fail
+
 app = typer.Typer(add_completion=False)
 out = Console()
-err = Console(stderr=True)
 
 
 @app.command(
@@ -50,18 +51,13 @@ def sheet(
             path.write_text(text, encoding="utf-8")
             written[who.name] = str(path)
     except FileExistsError as error:
-        _fail(f"{error.filename} exists; a key is never overwritten")
+        fail(f"{error.filename} exists; a key is never overwritten")
     except OSError as error:
-        _fail(f"{error.filename}: {error.strerror}")
+        fail(f"{error.filename}: {error.strerror}")
     except ValueError as error:
-        _fail(str(error))
+        fail(error)
     if as_json:
         print(json.dumps(written, ensure_ascii=False, indent=1))
         return
     out.print(f"{len(written)} sheets in {folder}. Each student loads theirs with:", markup=False)
     out.print("  llmlab student --sheet FILE", highlight=False)
-
-
-def _fail(message: str) -> NoReturn:
-    err.print(f"[red]error:[/red] {message}", soft_wrap=True, highlight=False)
-    raise typer.Exit(2)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from llmlab.cli.report import fail
+from llmlab.cli.failing import fail
 
 if TYPE_CHECKING:
     from llmlab.trace import Trace

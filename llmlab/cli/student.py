@@ -10,9 +10,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from llmlab.cli.failing import fail
+
 app = typer.Typer(add_completion=False)
 out = Console()
-err = Console(stderr=True)
 
 
 @app.command(
@@ -43,15 +44,12 @@ def student(
             save_student(Student(name))
         who = current_student()
     except ValueError as error:
-        err.print(f"[red]error:[/red] {error}", soft_wrap=True, highlight=False)
-        raise typer.Exit(2) from None
+        fail(error)
     except OSError as error:
-        err.print(
-            f"[red]error:[/red] your name cannot be saved: {error}. Set LLMLAB_DATA_DIR to a "
-            "folder that can be written",
-            soft_wrap=True,
+        fail(
+            f"your name cannot be saved: {error}. Set LLMLAB_DATA_DIR to a folder that can be "
+            "written"
         )
-        raise typer.Exit(2) from None
     kind = "sheet" if who.sheet is not None else "practice" if who.name else "curriculum"
     if as_json:
         data = {"student": who.name, "numbers": kind, "fingerprint": who.fingerprint}

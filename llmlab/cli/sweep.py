@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from llmlab.cli.report import GOODPUT_HELP, fail
+from llmlab.cli.failing import fail
+from llmlab.cli.report import GOODPUT_HELP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

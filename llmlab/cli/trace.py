@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llmlab.cli.report import err, fail
+from llmlab.cli.failing import fail
+from llmlab.cli.report import err
 
 if TYPE_CHECKING:
     from llmlab.trace import Trace
