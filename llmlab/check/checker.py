@@ -63,6 +63,22 @@ def check(
     return result
 
 
+def last_answer(
+    item_id: str, *, store: Store | None = None, student: Student | None = None
+) -> tuple[Any, Result] | None:
+    """The last recorded answer to a worksheet item and what is to be said of it; None without one.
+
+    Judged anew and recorded no second time, so that a form made again shows what is there.
+    """
+    store = store if store is not None else default_store()
+    attempts = list(store.events("attempt", item_id))
+    item = library.items().get(item_id)
+    if not attempts or item is None:
+        return None
+    answer = attempts[-1].data.get("answer")
+    return answer, judge(item, answer, student or current_student())
+
+
 def hints_of(found: Item | Question, student: Student | None = None) -> list[str]:
     """The hints of an item or a question, with the student's numbers."""
     if isinstance(found, Item):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from llmlab.check import progress
 from llmlab.viz.panels.worksheet_panel import WorksheetPanel
 
 
@@ -32,6 +33,20 @@ def test_a_right_answer_counts_once_and_running_it_again_doubles_nothing(panel):
         assert "correct" in answer(panel, "B11.ttft", "0.4 s")
     assert panel.label.value.count("1 of") == 1
     assert panel.bar.value == 1
+
+
+def test_a_form_made_again_shows_the_answers_that_are_kept(panel):
+    """After a restart of the kernel, or where the cell is run twice."""
+    answer(panel, "B11.ttft", "0.4 s")
+    answer(panel, "B11.e2e", "1400 ms")
+    again = {row.item.id: row for row in WorksheetPanel("b11").rows}
+    assert again["B11.ttft"].box.value == "0.4 s"
+    assert "✓ B11.ttft: correct" in again["B11.ttft"].result.value
+    assert "✗ B11.e2e: incorrect" in again["B11.e2e"].result.value
+    assert all(
+        "not answered yet" in again[i].result.value for i in again if again[i].box.value == ""
+    )
+    assert [row.attempts for row in progress().rows if row.item == "B11.ttft"] == [1]
 
 
 def test_an_empty_box_is_not_answered_yet_and_a_word_gets_an_example(panel):

@@ -6,6 +6,7 @@ from html import escape
 from typing import Any
 
 from llmlab.check import Result, check, current_student, hint, load_worksheet, progress
+from llmlab.check.checker import last_answer
 from llmlab.check.worksheet import Item, Worksheet
 from llmlab.viz.panels.controls import INK, button, guarded, status_html
 from llmlab.viz.show import Shown
@@ -55,6 +56,14 @@ class _Row:
         controls.layout.flex_flow = "row wrap"
         self.widget = w.VBox([self.prompt, controls, self.result])
         self.widget.layout.margin = "0 0 14px 0"
+        guarded(self._fail, self._restore)()
+
+    def _restore(self) -> None:
+        """Show what was answered before: by another cell, or before the kernel was restarted."""
+        if (before := last_answer(self.item.id)) is not None:
+            answer, outcome = before
+            self.box.value = str(answer)
+            self.result.value = outcome._repr_html_()
 
     def check(self) -> Result:
         outcome = check(self.item.id, self.box.value)
