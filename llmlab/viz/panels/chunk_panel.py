@@ -13,16 +13,8 @@ from llmlab.sched.continuous import Continuous
 from llmlab.trace import Trace
 from llmlab.viz.figures.itl_strip import STRIP_HEAD, itl_strip, strip_rows, update_strip
 from llmlab.viz.figures.step_gantt import step_gantt, update_gantt
-from llmlab.viz.live import LiveRun
-from llmlab.viz.panels.controls import (
-    SIMULATED,
-    STOP_WAIT_S,
-    Knob,
-    button,
-    guarded,
-    place_menu,
-    status_html,
-)
+from llmlab.viz.panels.controls import Knob, guarded
+from llmlab.viz.panels.two_clocks import TwoClocks
 from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
 from llmlab.viz.trials import (
     CHAT_GAP,
@@ -54,7 +46,7 @@ def mixed(name: str, documents: int, **changes: Any) -> Workload:
     return base.with_(classes=[c.model_dump() for c in classes if c.share > 0], **changes)
 
 
-class ChunkPanel:
+class ChunkPanel(TwoClocks):
     """Trials line up in a verdict table; `run(...)` does one without a widget.
 
     model: of the real runs (a scaled mix, four clients in a closed loop, so the arrival rate does
@@ -69,14 +61,13 @@ class ChunkPanel:
         hardware: str = "h100-sxm",
         real_requests: int = 8,
     ) -> None:
+        super().__init__("chunk", model is not None)
         w = toolkit()
 
         self.model, self.simulated_model, self.hardware = model, simulated_model, hardware
         self.real_requests = real_requests
-        self.live = LiveRun()
         self.trials: list[Trial] = []
         style = {"description_width": "150px"}
-        self.where = place_menu(model is not None, "chunk")
         self.policy = w.Dropdown(options=[CHUNKED, WHOLE], description="Prompts are", style=style)
         self.policy.add_class("llmlab-chunk-policy")
         self.budget = Knob("Max batched tokens", 2048, 64, 8192, 64, "chunk-budget")
@@ -84,12 +75,8 @@ class ChunkPanel:
         self.rate = Knob("Requests per second", 4, 1, 8, 1, "chunk-rate")
         for knob in (self.budget, self.documents, self.rate):
             knob.on_change(guarded(self._fail, self._changed))
-        for menu in (self.where, self.policy):
-            menu.observe(guarded(self._fail, lambda _: self._changed()), names="value")
-        self.go, self.halt = button("Run", "chunk-run", "primary"), button("Stop", "chunk-stop")
-        self.go.on_click(guarded(self._fail, lambda _: self.start()))
-        self.halt.on_click(guarded(self._fail, lambda _: self.live.cancel()))
-        self.status, self.verdicts, self.gaps = w.HTML(), w.HTML(), w.HTML()
+        self.policy.observe(guarded(self._fail, lambda _: self._changed()), names="value")
+        self.verdicts, self.gaps = w.HTML(), w.HTML()
         self.trace = self._simulate(self._size())
         near = around_longest_gap(self.trace)
         self.gantt = live_figure(step_gantt(near, self.budget.value))
@@ -131,20 +118,18 @@ class ChunkPanel:
         trace = self._real(size, threading.Event()) if real else self._simulate(size)
         return trial_of(trace, self._name(size, trace))
 
-    def start(self) -> None:
-        """Run the knobs' values: at once if simulated, else in the background."""
-        size = self._size()
-        if self.where.value == SIMULATED:
-            self._show(self._simulate(size), size)
-        elif not self.live.start(lambda stop: self._job(size, stop)):
-            self._say("busy", "Still running: press Stop first.")
+    def _offer(self) -> str:
+        return "Run serves the scaled mix on this machine, for real."
 
-    def _changed(self) -> None:
-        if self.where.value == SIMULATED:
-            self.live.cancel(wait=STOP_WAIT_S)
-            self.start()
-        elif not self.live.busy:
-            self._say("info", "Run serves the scaled mix on this machine, for real.")
+    def _simulated(self, size: Size) -> None:
+        self._show(self._simulate(size), size)
+
+    def _for_real(self, size: Size, stop: threading.Event) -> None:
+        trace = self._real(size, stop, self._progress)
+        if stop.is_set():
+            self._say("stop", "Stopped; that trial is not counted.")
+        else:
+            self._show(trace, size)
 
     def _simulate(self, size: Size) -> Trace:
         from llmlab.sim.simulate import simulate
@@ -165,19 +150,6 @@ class ChunkPanel:
             max_num_batched_tokens=8448 if whole else budget,  # prompts that are not cut must fit
             max_model_len=8448,
         )
-
-    def _job(self, size: Size, stop: threading.Event) -> None:
-        self.go.disabled = True
-        try:
-            trace = self._real(size, stop, lambda done, of: self._progress(done, of))
-            if stop.is_set():
-                self._say("stop", "Stopped; that trial is not counted.")
-            else:
-                self._show(trace, size)
-        except Exception as error:
-            self._fail(f"{type(error).__name__}: {error}")
-        finally:
-            self.go.disabled = False
 
     def _progress(self, done: int, of: int) -> None:
         self._say("busy", f"Running on this machine, for real: {done} of {of} requests are over.")
@@ -247,12 +219,6 @@ class ChunkPanel:
         if wait is not None:
             parts.append(f"document TTFT p95 {wait:,.0f} ms")
         return f"{where}, {trial.name.split(';')[0]}: {'; '.join(parts) or 'nothing ended'}."
-
-    def _say(self, kind: str, text: str) -> None:
-        self.status.value = status_html(kind, text)
-
-    def _fail(self, text: str) -> None:
-        self._say("error", text)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         limits = self._limits(self.trace)

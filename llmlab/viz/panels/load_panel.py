@@ -18,16 +18,8 @@ from llmlab.viz.figures.load_sweep import (
     sweep_rows,
     update_sweep,
 )
-from llmlab.viz.live import LiveRun
-from llmlab.viz.panels.controls import (
-    SIMULATED,
-    STOP_WAIT_S,
-    Knob,
-    button,
-    guarded,
-    place_menu,
-    status_html,
-)
+from llmlab.viz.panels.controls import SIMULATED, Knob, guarded
+from llmlab.viz.panels.two_clocks import TwoClocks
 from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
 from llmlab.viz.widgets import toolkit
 
@@ -54,7 +46,7 @@ def closed_loop(users: int, prompt_tokens: int, output_tokens: int) -> Workload:
     )
 
 
-class LoadPanel:
+class LoadPanel(TwoClocks):
     """A closed loop of users; `sweep()` gives the simulated runs without a widget, `sweep_real()`
     those on this machine.
 
@@ -70,12 +62,11 @@ class LoadPanel:
         real_model: Model | None = None,
         real_users: tuple[int, ...] = REAL_USERS,
     ) -> None:
+        super().__init__("load", real_model is not None)
         w = toolkit()
 
         self.users, self.real_model, self.real_users = users, real_model, real_users
-        self.live = LiveRun()
         self._runs: list[Loaded] = []
-        self.where = place_menu(real_model is not None, "load")
         style = {"description_width": "150px"}
         models, devices = list(models_catalog().entries), list(hardware_catalog().entries)
         self.model = w.Dropdown(options=models, value=model, description="Model", style=style)
@@ -87,18 +78,15 @@ class LoadPanel:
         self.output = Knob("Output tokens", 64, 8, 512, 8, "load-output")
         self.ttft = Knob("TTFT limit ms", 1000, 50, 5000, 50, "load-ttft")
         self.tpot = Knob("TPOT limit ms", 20, 1, 200, 1, "load-tpot")
-        self.status, self.table = w.HTML(), w.HTML()
+        self.table = w.HTML()
         self.figure = live_figure(load_sweep([]))
         for knob in (self.prompt, self.output):
-            knob.on_change(guarded(self._fail, self._run))
+            knob.on_change(guarded(self._fail, self._changed))
         for knob in (self.ttft, self.tpot):
             knob.on_change(guarded(self._fail, self._draw))
-        for menu in (self.where, self.model, self.device):
-            menu.observe(guarded(self._fail, lambda _: self._run()), names="value")
-        self.go, self.halt = button("Run", "load-run", "primary"), button("Stop", "load-stop")
-        self.go.on_click(guarded(self._fail, lambda _: self.start()))
-        self.halt.on_click(guarded(self._fail, lambda _: self.live.cancel()))
-        guarded(self._fail, self._run)()
+        for menu in (self.model, self.device):
+            menu.observe(guarded(self._fail, lambda _: self._changed()), names="value")
+        guarded(self._fail, self._changed)()
         self.widget = w.VBox(
             [
                 self.where,
@@ -149,37 +137,28 @@ class LoadPanel:
             self._draw()
         return runs
 
-    def start(self) -> None:
-        """Run the knobs' values: at once if simulated, else in the background."""
-        if self.where.value == SIMULATED:
-            self._run()
-        elif not self.live.start(self._job):
-            self._say("busy", "Still running: press Stop first.")
+    def _changed(self) -> None:
+        # What is simulated can be chosen; what runs here is what it is.
+        self.model.disabled = self.device.disabled = self.where.value != SIMULATED
+        super()._changed()
 
-    def _run(self) -> None:
-        """What a changed knob does: the simulator answers at once, a real run waits for Run."""
-        real = self.where.value != SIMULATED
-        self.model.disabled = self.device.disabled = real
-        if not real:
-            self.live.cancel(wait=STOP_WAIT_S)
-            self._runs = self.sweep()
-            self._draw()
-        elif not self.live.busy:
-            sent = REQUESTS_PER_USER * sum(self.real_users)
-            self._say("info", f"Run sends {sent} requests of this size on this machine, for real.")
+    def _offer(self) -> str:
+        sent = REQUESTS_PER_USER * sum(self.real_users)
+        return f"Run sends {sent} requests of this size on this machine, for real."
 
-    def _job(self, stop: threading.Event) -> None:
-        self.go.disabled = True
-        try:
-            self.sweep_real(stop)
-            if stop.is_set():
-                self._say("stop", "Stopped; the figure shows the runs that ended.")
-            else:
-                self._say("ok", self.sentence())
-        except Exception as error:
-            self._fail(f"{type(error).__name__}: {error}")
-        finally:
-            self.go.disabled = False
+    def _size(self) -> tuple[int, int]:
+        return self.prompt.value, self.output.value
+
+    def _simulated(self, size: tuple[int, int]) -> None:
+        self._runs = self.sweep()
+        self._draw()
+
+    def _for_real(self, size: tuple[int, int], stop: threading.Event) -> None:
+        self.sweep_real(stop)
+        if stop.is_set():
+            self._say("stop", "Stopped; the figure shows the runs that ended.")
+        else:
+            self._say("ok", self.sentence())
 
     @property
     def simulated(self) -> bool:
@@ -206,13 +185,10 @@ class LoadPanel:
         more = "" if best < max(tried) else " (the most that was tried)"
         return f"{where}. Up to {best} users meet {limits}{more}."
 
-    def _say(self, kind: str, text: str) -> None:
-        self.status.value = status_html(kind, text)
-
     def _fail(self, text: str) -> None:
         self._runs = []
         self.table.value = ""
-        self._say("error", text)
+        super()._fail(text)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         rows = sweep_rows(self._runs)

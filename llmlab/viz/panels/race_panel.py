@@ -7,16 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmlab.viz.figures.race import RACE_HEAD, race, race_rows, race_summary, update_race
-from llmlab.viz.live import UPDATES_PER_SECOND, LiveRun
-from llmlab.viz.panels.controls import (
-    SIMULATED,
-    STOP_WAIT_S,
-    Knob,
-    button,
-    guarded,
-    place_menu,
-    status_html,
-)
+from llmlab.viz.live import UPDATES_PER_SECOND
+from llmlab.viz.panels.controls import Knob, guarded
+from llmlab.viz.panels.two_clocks import TwoClocks
 from llmlab.viz.race import KINDS, Lap, draw_lengths, race_real, race_simulated
 from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
 from llmlab.viz.widgets import toolkit
@@ -24,8 +17,10 @@ from llmlab.viz.widgets import toolkit
 if TYPE_CHECKING:
     from llmlab.engine.model import Model
 
+Size = tuple[int, int, int, str]  # slots, requests, mean output tokens, kind of lengths
 
-class RacePanel:
+
+class RacePanel(TwoClocks):
     """A knob's move answers at once on the simulated GPU; on this machine, Run starts the race.
 
     `run(slots, requests, mean, kind)` is the same without a widget (`show_race` draws it).
@@ -35,14 +30,13 @@ class RacePanel:
     def __init__(
         self, model: Model | None = None, *, simulated_model: str = "llama-3.1-8b"
     ) -> None:
+        super().__init__("race", model is not None)
         w = toolkit()
 
         self.model, self.simulated_model = model, simulated_model
         self.hardware = "h100-sxm"
-        self.live = LiveRun()
         self.laps: list[Lap] = []
         style = {"description_width": "150px"}
-        self.where = place_menu(model is not None, "race")
         self.kind = w.Dropdown(
             options=KINDS, value="exponential", description="Output lengths", style=style
         )
@@ -52,13 +46,8 @@ class RacePanel:
         self.mean = Knob("Mean output tokens", 24, 4, 128, 4, "race-mean")
         for knob in (self.slots, self.requests, self.mean):
             knob.on_change(guarded(self._fail, self._changed))
-        for menu in (self.where, self.kind):
-            menu.observe(guarded(self._fail, lambda _: self._changed()), names="value")
-        self.go = button("Run", "race-run", "primary")
-        self.halt = button("Stop", "race-stop")
-        self.go.on_click(guarded(self._fail, lambda _: self.start()))
-        self.halt.on_click(guarded(self._fail, lambda _: self.live.cancel()))
-        self.status, self.table = w.HTML(), w.HTML()
+        self.kind.observe(guarded(self._fail, lambda _: self._changed()), names="value")
+        self.table = w.HTML()
         self.laps = self._simulate(self._size())
         self.figure = live_figure(race(self.laps))
         self.widget = w.VBox(
@@ -79,7 +68,7 @@ class RacePanel:
 
     # -- running ---------------------------------------------------------------------------
 
-    def _size(self) -> tuple[int, int, int, str]:
+    def _size(self) -> Size:
         return self.slots.value, self.requests.value, self.mean.value, str(self.kind.value)
 
     def run(
@@ -89,39 +78,23 @@ class RacePanel:
         size = (slots, requests, mean, kind)
         return self._race(size, threading.Event()) if real else self._simulate(size)
 
-    def start(self) -> None:
-        """Run the knobs' values: at once if simulated, else in the background."""
-        size = self._size()
-        if self.where.value == SIMULATED:
-            self._show(self._simulate(size))
-        elif not self.live.start(lambda stop: self._job(size, stop)):
-            self._say("busy", "Still running: press Stop first.")
+    def _offer(self) -> str:
+        return "Run races both policies on this machine, for real."
 
-    def _changed(self) -> None:
-        if self.where.value == SIMULATED:
-            self.live.cancel(wait=STOP_WAIT_S)
-            self._show(self._simulate(self._size()))
-        elif not self.live.busy:
-            self._say("info", "Run races both policies on this machine, for real.")
+    def _simulated(self, size: Size) -> None:
+        self._show(self._simulate(size))
 
-    def _simulate(self, size: tuple[int, int, int, str]) -> list[Lap]:
+    def _for_real(self, size: Size, stop: threading.Event) -> None:
+        self._show(self._race(size, stop))
+        if stop.is_set():
+            self._say("stop", "Stopped; the figure shows what ran until then.")
+
+    def _simulate(self, size: Size) -> list[Lap]:
         slots, requests, mean, kind = size
         lengths = draw_lengths(kind, requests, mean, slots)
         return race_simulated(lengths, slots, model=self.simulated_model, hardware=self.hardware)
 
-    def _job(self, size: tuple[int, int, int, str], stop: threading.Event) -> None:
-        self.go.disabled = True
-        try:
-            laps = self._race(size, stop)
-            self._show(laps)
-            if stop.is_set():
-                self._say("stop", "Stopped; the figure shows what ran until then.")
-        except Exception as error:
-            self._fail(f"{type(error).__name__}: {error}")
-        finally:
-            self.go.disabled = False
-
-    def _race(self, size: tuple[int, int, int, str], stop: threading.Event) -> list[Lap]:
+    def _race(self, size: Size, stop: threading.Event) -> list[Lap]:
         """The real race. Drawing has a thread of its own, so that no step waits for it."""
         slots, requests, mean, kind = size
         if self.model is None:
@@ -165,12 +138,6 @@ class RacePanel:
         if laps and laps[0].trace.simulated:
             return f"The same as a table (simulated: {self.simulated_model} on {self.hardware})"
         return "The same as a table (measured on this machine)"
-
-    def _say(self, kind: str, text: str) -> None:
-        self.status.value = status_html(kind, text)
-
-    def _fail(self, text: str) -> None:
-        self._say("error", text)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         laps = list(self.laps)

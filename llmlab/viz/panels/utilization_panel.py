@@ -19,16 +19,9 @@ from llmlab.viz.figures.gauges import (
     gauges_summary,
     update_gauges,
 )
-from llmlab.viz.live import UPDATES_PER_SECOND, LiveRun
-from llmlab.viz.panels.controls import (
-    SIMULATED,
-    STOP_WAIT_S,
-    Knob,
-    button,
-    guarded,
-    place_menu,
-    status_html,
-)
+from llmlab.viz.live import UPDATES_PER_SECOND
+from llmlab.viz.panels.controls import Knob, guarded
+from llmlab.viz.panels.two_clocks import TwoClocks
 from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
 from llmlab.viz.widgets import toolkit
 
@@ -40,7 +33,7 @@ WINDOW_NS = 1_000_000_000  # what a live gauge looks back on
 MOST_TOKENS = 1024  # of one step: longer prompts come in chunks, some beside decodes
 
 
-class UtilizationPanel:
+class UtilizationPanel(TwoClocks):
     """Gauges of one run: live and real on this machine, at once on the simulated GPU.
 
     `run(requests, prompt, output, real=...)` is the same without a widget.
@@ -56,24 +49,19 @@ class UtilizationPanel:
         simulated_model: str = "llama-3.1-8b",
         hardware: str = "h100-sxm",
     ) -> None:
+        super().__init__("use", model is not None)
         w = toolkit()
         self.model, self.measured = model, ceilings
         self.simulated_model, self.device = simulated_model, load_hardware(hardware)
-        self.live = LiveRun()
         self.simulated = True
         self.phases: list[PhaseSummary] = []
-        self.where = place_menu(model is not None, "use")
         self.requests = Knob("Requests at once", 8, 1, 64, 1, "use-requests")
         self.prompt = Knob("Prompt tokens", 128, 8, 1024, 8, "use-prompt")
         self.output = Knob("Output tokens", 24, 2, 64, 1, "use-output")
         knobs = (self.requests, self.prompt, self.output)
         for knob in knobs:
             knob.on_change(guarded(self._fail, self._changed))
-        self.where.observe(guarded(self._fail, lambda _: self._changed()), names="value")
-        self.go, self.halt = button("Run", "use-run", "primary"), button("Stop", "use-stop")
-        self.go.on_click(guarded(self._fail, lambda _: self.start()))
-        self.halt.on_click(guarded(self._fail, lambda _: self.live.cancel()))
-        self.status, self.table = w.HTML(), w.HTML()
+        self.table = w.HTML()
         self.figure = live_figure(gauges([], self.device, "bf16", simulated=True))
         guarded(self._fail, self.start)()
         self.widget = w.VBox(
@@ -101,20 +89,16 @@ class UtilizationPanel:
         self._show(self._real(size, threading.Event()) if real else self._simulate(size))
         return self.phases
 
-    def start(self) -> None:
-        """Run the knobs' values: at once if simulated, else in the background."""
-        size = self._size()
-        if self.where.value == SIMULATED:
-            self._show(self._simulate(size))
-        elif not self.live.start(lambda stop: self._job(size, stop)):
-            self._say("busy", "Still running: press Stop first.")
+    def _offer(self) -> str:
+        return "Run serves these requests on this machine, for real."
 
-    def _changed(self) -> None:
-        if self.where.value == SIMULATED:
-            self.live.cancel(wait=STOP_WAIT_S)
-            self.start()
-        elif not self.live.busy:
-            self._say("info", "Run serves these requests on this machine, for real.")
+    def _simulated(self, size: Size) -> None:
+        self._show(self._simulate(size))
+
+    def _for_real(self, size: Size, stop: threading.Event) -> None:
+        self._show(self._real(size, stop))
+        if stop.is_set():
+            self._say("stop", "Stopped; the gauges show the steps until then.")
 
     def _config(self, size: Size) -> EngineConfig:
         requests, prompt, output = size
@@ -132,17 +116,6 @@ class UtilizationPanel:
         requests, prompt, output = size
         load = [Arrival(0, prompt, output)] * requests
         return simulate(load, self.simulated_model, self.device, self._config(size))
-
-    def _job(self, size: Size, stop: threading.Event) -> None:
-        self.go.disabled = True
-        try:
-            self._show(self._real(size, stop))
-            if stop.is_set():
-                self._say("stop", "Stopped; the gauges show the steps until then.")
-        except Exception as error:
-            self._fail(f"{type(error).__name__}: {error}")
-        finally:
-            self.go.disabled = False
 
     def _real(self, size: Size, stop: threading.Event) -> Trace:
         """The real run. Drawing has a thread of its own, so that no step waits for it."""
@@ -224,12 +197,6 @@ class UtilizationPanel:
         """What the gauges say, in words."""
         where = "Simulated" if self.simulated else "Measured on this machine"
         return f"{where}, all steps. {gauges_summary(self.phases)}."
-
-    def _say(self, kind: str, text: str) -> None:
-        self.status.value = status_html(kind, text)
-
-    def _fail(self, text: str) -> None:
-        self._say("error", text)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         rows, caption = gauges_rows(self.phases), f"{self.sentence()} {self.caption()}"
