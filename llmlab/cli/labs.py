@@ -60,7 +60,7 @@ def labs(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
 ) -> None:
-    """Copy the labs into work/ (never overwriting), and list them."""
+    """Copy the labs into work/ (never over what you changed), and list them."""
     if build:
         _build()
     elif check:
@@ -94,6 +94,13 @@ def _copy(work: Path, as_json: bool) -> None:
     for copy in copies:
         table.add_row(copy.name, str(copy.path), copy.state)
     out.print(table)
+    older = [copy.name for copy in copies if copy.state == "yours, of an older lab"]
+    if older:
+        out.print(
+            f"A newer version is out of: {', '.join(older)}. Yours stays as it is. "
+            f"llmlab labs --reset {older[0]} brings the new one and keeps yours as a backup; "
+            "recorded answers count on."
+        )
 
 
 def _reset(work: Path, name: str) -> None:

@@ -1,19 +1,24 @@
-"""The student's folder `work/`: labs are copied in once and never overwritten.
+"""The student's folder `work/`: what they changed there is never overwritten.
 
 `reset` brings one lab back as it was shipped and keeps what was there as a numbered backup.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import itertools
+import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from llmlab.check.replace import replace_text
 from llmlab.data import labs_path
 
-State = Literal["new", "as shipped", "yours", "missing"]
+State = Literal["new", "updated", "as shipped", "yours", "yours, of an older lab"]
+BEGUN = ".begun.json"  # in the student's folder
 
 
 @dataclass(frozen=True)
@@ -40,25 +45,44 @@ def find(name: str) -> Path:
 
 
 def copy_labs(work: Path) -> list[Copy]:
-    """Copy what is missing into `work`; returns every lab with its state before the copy."""
+    """Copy what is missing into `work`; returns every lab with its state.
+
+    A lab that the student has not touched follows the shipped one; one that they changed stays.
+    """
     work.mkdir(parents=True, exist_ok=True)
-    copies = []
-    for lab in shipped():
-        target = work / lab.name
-        if not target.exists():
-            # Through a temporary name: a half-written notebook must never look like a student's.
-            part = target.with_suffix(".part")
-            try:
-                shutil.copyfile(lab, part)
-                part.replace(target)
-            except OSError:
-                part.unlink(missing_ok=True)
-                raise
-            copies.append(Copy(lab.stem, target, "new"))
-        else:
-            same = target.read_bytes() == lab.read_bytes()
-            copies.append(Copy(lab.stem, target, "as shipped" if same else "yours"))
+    begun = _begun_from(work)
+    copies = [_copy_one(lab, work / lab.name, begun) for lab in shipped()]
+    _remember(work, begun)
     return copies
+
+
+def _copy_one(lab: Path, target: Path, begun: dict[str, str]) -> Copy:
+    """Copy one lab if nothing of the student's is in its way; notes in `begun` what it is of."""
+    ours, before = _digest(lab), begun.get(lab.stem)
+    theirs = _digest(target) if target.exists() else None
+    state: State
+    if theirs == ours:
+        state = "as shipped"
+    elif theirs is None or theirs == before:
+        _put(lab, target)
+        state = "new" if theirs is None else "updated"
+    else:
+        return Copy(
+            lab.stem, target, "yours" if before in (None, ours) else "yours, of an older lab"
+        )
+    begun[lab.stem] = ours
+    return Copy(lab.stem, target, state)
+
+
+def _put(lab: Path, target: Path) -> None:
+    """Through a temporary name: a half-written notebook must never look like a student's."""
+    part = target.with_suffix(".part")
+    try:
+        shutil.copyfile(lab, part)
+        part.replace(target)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def reset(work: Path, name: str) -> tuple[Path, Path | None]:
@@ -69,8 +93,29 @@ def reset(work: Path, name: str) -> tuple[Path, Path | None]:
     backup = _next_backup(target) if target.exists() else None
     if backup:
         target.rename(backup)
-    shutil.copyfile(lab, target)
+    _put(lab, target)
+    _remember(work, _begun_from(work) | {lab.stem: _digest(lab)})
     return target, backup
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _begun_from(work: Path) -> dict[str, str]:
+    """Which version of each lab the student's file was begun from; {} where nothing is known."""
+    try:
+        kept = json.loads((work / BEGUN).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {k: v for k, v in kept.items() if isinstance(v, str)} if isinstance(kept, dict) else {}
+
+
+def _remember(work: Path, begun: dict[str, str]) -> None:
+    if begun != _begun_from(work):
+        # Where it cannot be written, a newer lab is not noticed; the student's work is as safe.
+        with contextlib.suppress(OSError):
+            replace_text(work / BEGUN, json.dumps(begun, indent=1, sort_keys=True))
 
 
 def _next_backup(target: Path) -> Path:

@@ -34,6 +34,44 @@ def test_reset_restores_and_keeps_every_backup(labs):
         assert backup.read_text() == f"mine {number}"
 
 
+def ship(labs, name: str, text: str) -> None:
+    (workspace.labs_path() / f"{name}.ipynb").write_text(text)
+
+
+def states(labs) -> list[str]:
+    return [copy.state for copy in workspace.copy_labs(labs)]
+
+
+def test_a_newer_lab_replaces_only_what_was_never_touched(labs):
+    workspace.copy_labs(labs)
+    mine = labs / "01_two_phases.ipynb"
+    mine.write_text("mine")
+    ship(labs, "00_start", "newer 00")
+    ship(labs, "01_two_phases", "newer 01")
+    assert states(labs) == ["updated", "yours, of an older lab"]
+    assert (labs / "00_start.ipynb").read_text() == "newer 00"
+    assert mine.read_text() == "mine"
+    assert states(labs) == ["as shipped", "yours, of an older lab"]
+    _, backup = workspace.reset(labs, "01")
+    assert backup is not None
+    assert (mine.read_text(), backup.read_text()) == ("newer 01", "mine")
+    mine.write_text("mine again")
+    assert states(labs) == ["as shipped", "yours"]
+
+
+@pytest.mark.parametrize("kept", ["", "[]", '{"01_two_phases": 7}', None])
+def test_without_a_record_every_changed_lab_is_the_student_s(labs, kept):
+    workspace.copy_labs(labs)
+    (labs / "01_two_phases.ipynb").write_text("mine")
+    if kept is None:
+        (labs / workspace.BEGUN).unlink()
+    else:
+        (labs / workspace.BEGUN).write_text(kept)
+    ship(labs, "01_two_phases", "newer 01")
+    assert states(labs)[1] == "yours"
+    assert (labs / "01_two_phases.ipynb").read_text() == "mine"
+
+
 def test_an_unknown_lab_lists_what_there_is(labs):
     with pytest.raises(ValueError, match="00_start, 01_two_phases"):
         workspace.reset(labs, "77")
