@@ -20,8 +20,12 @@ from llmlab.check import check, current_student, find_item
 from llmlab.config import EngineConfig
 from llmlab.engine import Engine, load_model
 from llmlab.labs.pace import pick
+from llmlab.measure.limits import Limits
+from llmlab.measure.metrics import summarize
 from llmlab.measure.run import run_workload
 from llmlab.measure.workload import parse_workload
+from llmlab.sim.load import ClosedLoop
+from llmlab.sim.simulate import simulate
 from llmlab.viz.exercise import attempt
 from llmlab.viz.figures.load_sweep import (
     SWEEP_HEAD,
@@ -191,14 +195,31 @@ check("C4.tokens", tokens_that_fit)
 # %% [markdown] name="choose" covers=["C4", "A4"]
 # ## Choose
 #
-# Two limits: TTFT and TPOT, at the median here. *Goodput* counts only what meets its limits; past some
-# load the output rate still rises while goodput falls. The most users up to which both limits hold, with
-# every smaller number holding too, is a concurrency you can defend, for this mix and these lengths.
+# Two limits: TTFT and TPOT, at the median here. The most users up to which both hold, with every smaller number
+# holding too, is a concurrency you can defend, for this mix and these lengths.
 
 # %% name="choose_run" covers=["C4"]
 for ttft_limit, tpot_limit in ((1000, 20), (1000, 35), (80, 35)):
     best = safe_users(sweep.sweep(), ttft_limit, tpot_limit)
     print(f"TTFT {ttft_limit} ms, TPOT {tpot_limit} ms: up to {best} users (simulated)")
+
+# %% [markdown] name="goodput" covers=["A4", "C4"]
+# A median lets half of the requests miss. **Goodput** counts, per second, only those that meet *every* limit.
+# Predict, for a dense model with more and more users: where does the output rate have its top, and where goodput?
+
+# %% name="goodput_run" covers=["A4", "C4"]
+promise = Limits(ttft_ms=1000, tpot_ms=35)
+print("users   output tokens/s   completed/s   goodput/s   (simulated)")
+for users in pick((16, 32, 64, 128), (16, 128)):
+    trace = simulate(ClosedLoop(users, 4 * users, 1000, 64), "llama-3.1-8b", "h100-sxm")
+    rates = summarize(trace, limits=promise).all.rates
+    print(
+        f"{users:5d} {rates.output_tok_s:17.0f} {rates.completed_req_s:13.1f} {rates.goodput_req_s:11.1f}"
+    )
+
+# %% [markdown] name="goodput_explain" covers=["A4", "C4"]
+# The output rate still rises where goodput has fallen: the server works for answers that come too late. So the
+# throughput's top is no place to run a server at.
 
 # %% name="worked" tags=["solution-only"] covers=["A4", "A5", "C4"]
 from llmlab.check import load_worksheet
@@ -228,3 +249,6 @@ for sheet in ("a4", "a5", "c4"):
 # - Why is a ceiling on requests no safe capacity?
 # - Output rate up 8 times, TPOT up 7.5 times: is that server good? For whom?
 # - What does the queue do to TTFT once the KV pool is full, and what to TPOT?
+# - The output rate has its top at 128 users. Why may 64 be the better place to run at?
+#
+# Next: lab 07 catches benchmarks that lie.

@@ -492,3 +492,5 @@ assert fairly - 1 < (headline - 1) / 5, (headline, fairly)
 # - Why can a load tester that waits for answers not measure a stall?
 # - A histogram of SSE frame gaps has its peak at 0 ms. What is it a histogram of?
 # - Tokens per second rose by 20 % and nobody is happier. Name two reasons.
+#
+# Next: lab 08 takes prefill and decode apart.

@@ -560,3 +560,5 @@ quiz
 # - How many bytes does a prompt of 8,192 tokens of your model move, and how much of that does a user notice?
 # - What do decodes still compete for once no prompt is near?
 # - Which two limits decide between replicas and pools, and which way does each of them push?
+#
+# Next: lab 09 looks at a server from outside.

@@ -451,3 +451,5 @@ print("✓ the server has ended" if api.is_own else "nothing to stop: the endpoi
 # - Users complain about slow answers: would you shorten the documents or the answers? What do you record?
 # - The provider's GPUs run at twice the utilization. What happens to your bill, and why?
 # - A cache hit lowered TTFT and the charge. Which of the two follows from the other?
+#
+# Next: lab 10 writes the kernels that fill and read the cache.
