@@ -46,6 +46,18 @@ def test_the_numbers_are_those_that_were_kept():
     assert kept("disagg")["bytes_moved"] == kept("disagg")["bytes_formula"]
 
 
+def test_the_soak_is_the_one_that_was_kept():
+    engine, server = kept("engine_soak"), kept("serve_soak")
+    said = " ".join(TEXT.split())
+    assert f"finished {engine['finished']:,} requests" in said
+    assert f"{engine['preempted']:,} preemptions and {engine['aborted']:,} aborts" in said
+    assert f"{server['completed']:,} streams while {server['cancelled']:,} clients" in said
+    grown = f"{100 * engine['rss_growth']:.1f} % and {100 * server['rss_growth']:.1f} %"
+    assert f"memory grew by {grown}" in said
+    assert max(engine["rss_growth"], server["rss_growth"]) < 0.01
+    assert min(engine["seconds"], server["seconds"]) >= 1200
+
+
 @pytest.mark.slow
 def test_the_scheduler_example_prints_what_it_says():
     code, printed = re.findall(
