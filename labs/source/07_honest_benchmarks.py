@@ -240,7 +240,7 @@ WorksheetPanel("b7")
 # A hand-made trace: a server takes 40 ms per request, one at a time, and once stands still for 4 s. The load tester
 # means to send every 50 ms, but its one connection waits for each answer before it sends the next.
 #
-# ```
+# ```text
 # meant    |  |  |  |  |  |  |  |
 # sent     |  |  |              | | | |   <- late: the client waited with the server
 #                |--- stall ----|

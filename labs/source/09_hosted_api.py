@@ -144,7 +144,7 @@ Shown(
 # This server shows its own stamps (`/trace`), which a hosted one will not. Its clock and yours need not
 # agree, so never subtract a stamp of one from a stamp of the other. Two *lengths of time* may be compared:
 #
-# ```
+# ```text
 # client   send |------------------------------------------------| first token read
 # server          arrival |--front--|--queue--|--prompt--| first token made
 #               \_ way _/                                \_ way _/

@@ -8,7 +8,8 @@ The source is jupytext's py:percent. A blank is written as
 
 The solution keeps the lines between the markers, the lab gets the stub instead (without `stub:`
 it gets `raise NotImplementedError`). Cell tags `solution-only` and `lab-only` keep a cell out of
-the other notebook. The build is a pure function of the source: same text, same bytes.
+the other notebook. A fence marked `text` is a drawing: it keeps its lines. The build is a pure
+function of the source: same text, same bytes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +28,7 @@ BEGIN = re.compile(r"^(\s*)### BEGIN SOLUTION(?: stub: (.*))?$")
 END = re.compile(r"^\s*### END SOLUTION$")
 MARKER = re.compile(r"#+\s*(BEGIN|END)\s+SOLUTION", re.IGNORECASE)
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+PICTURE = re.compile(r"^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ONLY = {"lab-only": "lab", "solution-only": "solution"}
 
 
@@ -129,6 +132,8 @@ class Source:
 
 def _cell(lab: str, name: str, cell_type: str, meta: dict[str, Any], text: str) -> dict[str, Any]:
     kept = {key: value for key, value in meta.items() if key in ("covers", "tags") and value}
+    if cell_type == "markdown":
+        text = PICTURE.sub(_picture, text)
     cell: dict[str, Any] = {
         "cell_type": cell_type,
         "id": hashlib.sha256(f"{lab}/{name}".encode()).hexdigest()[:12],
@@ -138,6 +143,11 @@ def _cell(lab: str, name: str, cell_type: str, meta: dict[str, Any], text: str) 
     if cell_type == "code":
         cell |= {"execution_count": None, "outputs": []}
     return cell
+
+
+def _picture(fence: re.Match[str]) -> str:
+    """A drawing made of characters: on a narrow page it scrolls, where a fence would wrap."""
+    return f'<pre style="white-space:pre;overflow-x:auto">\n{escape(fence[1], quote=False)}</pre>'
 
 
 def parse(text: str, path: str) -> Source:

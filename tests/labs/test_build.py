@@ -124,3 +124,15 @@ def test_a_lab_without_its_frame_is_a_fault(cut, missing):
     assert frame_faults(parse(FRAMED, "x/98_demo.py")) == []
     (fault,) = frame_faults(parse(FRAMED.replace(cut, "-"), "x/98_demo.py"))
     assert missing in fault
+
+
+def test_a_drawing_keeps_its_lines_and_scrolls():
+    lines = ["Look:", "", "```text", "a  <- b", "", "c & d", "```", "", "Then."]
+    text = "\n".join(['# %% [markdown] name="p"', *(f"# {line}" for line in lines)])
+    lab = parse(text, "x.py").notebook("lab")
+    shown = "".join(lab["cells"][0]["source"]).splitlines()
+    assert shown == [
+        *("Look:", ""),
+        '<pre style="white-space:pre;overflow-x:auto">',
+        *("a  &lt;- b", "", "c &amp; d", "</pre>", "", "Then."),
+    ]
