@@ -226,9 +226,9 @@ view
 #   returns      [R, Hq, D]
 # ```
 #
-# For each request and query head $h$, with $c$ = `context_len[r]`:
+# For each request and query head $h$, over positions $0 \dots c-1$ with $c$ = `context_len[r]`:
 #
-# $$\text{out} = \text{softmax}\!\left(\frac{q_h K^\top}{\sqrt D}\right) V \quad\text{over positions } 0 \dots c-1$$
+# $$\text{out} = \text{softmax}\!\left(\frac{q_h K^\top}{\sqrt D}\right) V$$
 #
 # - Query heads share in groups: head $h$ reads KV head $h \,//\, (H_q / H_{kv})$.
 # - A slot that was never written may hold NaN, and $0 \cdot \text{NaN}$ is NaN. Do not read beyond $c$.

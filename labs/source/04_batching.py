@@ -123,7 +123,7 @@ for kind in ("fixed", "exponential", "one long in each batch"):
 # batch of $B$ lasts as long as the *longest* of $B$ draws. Wait for the first of the $B$ to end: that takes
 # $m/B$ on average, since any of $B$ may be first. Then $B-1$ are left, and so on:
 #
-# $$\frac{E[\max]}{m} = \frac1B + \frac1{B-1} + \dots + \frac12 + 1 = H_B$$
+# $$\frac{E[\max]}{m} = \frac1B + \dots + \frac12 + 1 = H_B$$
 #
 # Continuous batching keeps all slots full, so it needs $m$ steps for what takes static batching
 # $H_B \cdot m$. The factor between them is the **harmonic number** $H_B$. At fixed lengths the longest is

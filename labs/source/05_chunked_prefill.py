@@ -24,6 +24,7 @@ from llmlab.check import check, current_student, find_item
 from llmlab.config import EngineConfig
 from llmlab.engine import Engine, load_model
 from llmlab.labs.decision import score, write
+from llmlab.labs.moving import shown_table
 from llmlab.labs.pace import pick
 from llmlab.labs.tuning import BURST, STEADY, alternating, check_limit, mixed, serve
 from llmlab.measure.compare import compare
@@ -145,13 +146,14 @@ trials = [trial_of(whole, "whole prompts"), trial_of(chunked, "chunked 1024")]
 show_verdicts(trials, limits, "Simulated: both pass. Are both good?")
 
 # %% name="frozen" covers=["C5"]
+print("simulated:")
 for label, trace in (("whole prompts", whole), ("chunked 1024", chunked)):
     chats = [m.itl for m in summarize(trace).requests if m.class_name == "chat"]
     gaps = np.concatenate(chats)
     frozen = sum(max(of_one) > 200 for of_one in chats) / len(chats)
     print(
-        f"{label:<14} simulated: {100 * (gaps > 50).mean():4.1f} % of the gaps over 50 ms, longest "
-        f"{gaps.max():6.0f} ms; {100 * frozen:3.0f} % of the chats froze for over 200 ms"
+        f"{label:<13} {100 * (gaps > 50).mean():3.1f} % of the gaps over 50 ms, longest "
+        f"{gaps.max():4.0f} ms; {100 * frozen:2.0f} % of chats froze over 200 ms"
     )
 
 # %% [markdown] name="exact_explain" covers=["C5", "B10"]
@@ -287,11 +289,18 @@ if my_limit is ...:
     print("○ my_limit: not answered yet; 1024 is used below.")
 runs = {tokens: serve(tokens, requests=requests) for tokens in (2048, trial_limit)}
 stored = load_workload(STEADY).limits
-print(compare(*runs.values(), stored, names=("2048", f"{trial_limit}, yours")).to_markdown())
 for tokens, trace in runs.items():
     s = summarize(trace)
-    lengths = {group: s[group].output_len.mean for group in ("chat", "document")}
-    print(f"limit {tokens}: {s.all.counts.rejected} rejected, mean output tokens {lengths}")
+    lengths = ", ".join(f"{group} {s[group].output_len.mean:.0f}" for group in ("chat", "document"))
+    print(f"limit {tokens}: {s.all.counts.rejected} rejected; mean output tokens: {lengths}")
+names = ("2048", f"{trial_limit}, yours")
+compared = compare(*runs.values(), stored, names=names)
+print(compared.verdict)
+shown_table(
+    "The record (simulated)",
+    ["figure", *names, "change", "limit"],
+    list(map(list, compared.rows())),
+)
 
 # %% [markdown] name="burst_intro" covers=["B9"]
 # ## Then a burst

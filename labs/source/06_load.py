@@ -209,13 +209,13 @@ for ttft_limit, tpot_limit in ((1000, 20), (1000, 35), (80, 35)):
 
 # %% name="goodput_run" covers=["A4", "C4"]
 promise = Limits(ttft_ms=1000, tpot_ms=35)
-print("users   output tokens/s   completed/s   goodput/s   (simulated)")
+print("simulated, per second")
+print("users   tokens   done   goodput")
 for users in pick((16, 32, 64, 128), (16, 128)):
     trace = simulate(ClosedLoop(users, 4 * users, 1000, 64), "llama-3.1-8b", "h100-sxm")
     rates = summarize(trace, limits=promise).all.rates
-    print(
-        f"{users:5d} {rates.output_tok_s:17.0f} {rates.completed_req_s:13.1f} {rates.goodput_req_s:11.1f}"
-    )
+    done, good = rates.completed_req_s, rates.goodput_req_s
+    print(f"{users:5d} {rates.output_tok_s:8.0f} {done:6.1f} {good:9.1f}")
 
 # %% [markdown] name="goodput_explain" covers=["A4", "C4"]
 # The output rate still rises where goodput has fallen: the server works for answers that come too late. So the
@@ -249,6 +249,6 @@ for sheet in ("a4", "a5", "c4"):
 # - Why is a ceiling on requests no safe capacity?
 # - Output rate up 8 times, TPOT up 7.5 times: is that server good? For whom?
 # - What does the queue do to TTFT once the KV pool is full, and what to TPOT?
-# - The output rate has its top at 128 users. Why may 64 be the better place to run at?
+# - The output rate is highest at 128 users. Why may 64 be the better place to run at?
 #
 # Next: lab 07 catches benchmarks that lie.

@@ -19,6 +19,7 @@ from llmlab.viz.widgets import is_widget, toolkit
 
 WITHOUT_FIGURES = "A live figure needs the package anywidget; the table has the same numbers."
 LONGEST_HEAD = 18
+LONGEST_OPEN = 12  # rows
 PLOTLY = "application/vnd.plotly.v1+json"
 VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -27,7 +28,8 @@ class Shown:
     """What a notebook displays: `widget` (or None), `html()` and `text()`.
 
     widget may be a plain plotly figure, where no live one can be made; a panel without widgets
-    gives its figure beside itself. Such a figure goes into the bundle as it is, unmoved.
+    gives its figure beside itself. Such a figure goes into the bundle as it is, unmoved. A live
+    figure by itself gets `html()` below it: numbers that a cell's text speaks of must be seen.
     """
 
     def __init__(
@@ -44,15 +46,28 @@ class Shown:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         bundle: dict[str, Any] = {"text/plain": self._text(), "text/html": self._html()}
-        view = self.widget._repr_mimebundle_() if self.widget is not None else None
+        shown = self._with_table(bundle["text/html"])
+        view = shown._repr_mimebundle_() if shown is not None else None
         if view and VIEW in view:
             bundle[VIEW] = view[VIEW]
         elif (as_json := getattr(self.figure, "to_json", None)) is not None:
             bundle[PLOTLY] = json.loads(as_json())
         return bundle
 
+    def _with_table(self, table: str) -> Any:
+        if not (table and is_widget(self.widget) and hasattr(self.widget, "batch_update")):
+            return self.widget
+        return toolkit().VBox([self.widget, toolkit().HTML(folded(table))])
+
     def __repr__(self) -> str:
         return self._text()
+
+
+def folded(table: str) -> str:
+    """A table as a part that opens and closes; a long one begins closed."""
+    rows = table.count("<tr>") - table.count("<thead>")
+    state = " open" if rows <= LONGEST_OPEN else ""
+    return f"<details{state}><summary>The same as a table</summary>{table}</details>"
 
 
 def table_html(caption: str, head: list[str], rows: list[list[str]]) -> str:

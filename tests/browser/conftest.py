@@ -207,6 +207,44 @@ class Notebook:
         button.focus()
         self.page.keyboard.press("Enter")
 
+    def solve_worksheets(self) -> list[str]:
+        """Answer the first item of every worksheet rightly, by keyboard alone; the items' ids."""
+        from llmlab.check.solution import solution
+        from llmlab.check.student import CURRICULUM
+
+        firsts = self.page.evaluate(
+            """() => [...document.querySelectorAll('.llmlab-worksheet')].map(sheet =>
+              [...sheet.querySelector('[class*=llmlab-answer-]').classList]
+                .find(c => c.startsWith('llmlab-answer-')).slice('llmlab-answer-'.length))"""
+        )
+        items = [name.replace("-", ".", 1) for name in firsts]
+        for name, item in zip(firsts, items, strict=True):
+            box = self.page.locator(f".llmlab-worksheet .llmlab-answer-{name} input").first
+            box.scroll_into_view_if_needed()
+            box.fill("")
+            box.focus()
+            self.page.keyboard.type(str(solution(item, CURRICULUM)))
+            self.page.keyboard.press("Tab")
+            self.page.keyboard.press("Enter")  # the focus is on Check now
+            self.page.wait_for_function(
+                "n => document.querySelector('.llmlab-result-' + n).innerText.includes(' correct')",
+                arg=name,
+                timeout=20_000,
+            )
+        return items
+
+    def say_how_sure(self) -> int:
+        """Press "getting there" in every quiz, by keyboard; how many quizzes there are."""
+        quizzes = self.page.locator(".llmlab-quiz")
+        quizzes.first.wait_for(timeout=30_000)
+        for number in range(quizzes.count()):
+            sure = quizzes.nth(number).get_by_role("button", name="getting there")
+            sure.scroll_into_view_if_needed()
+            sure.focus()
+            self.page.keyboard.press("Enter")
+            quizzes.nth(number).get_by_text("✓ getting there").wait_for(timeout=15_000)
+        return quizzes.count()
+
     def looks(self, name: str, selector: str) -> None:
         """The same element at both widths in both themes."""
         for width in (1280, 768):

@@ -50,5 +50,6 @@ def test_the_batching_lab_races_on_both_clocks(jupyter, notebook):
     notebook.shot("04_race_real", PANEL)
     page.locator(".js-plotly-plot").first.scroll_into_view_if_needed()
     notebook.shot("04_first_race", ".js-plotly-plot")
+    assert notebook.solve_worksheets() == ["B2.steps"]
     assert notebook.outside == []
     assert notebook.noise() == []

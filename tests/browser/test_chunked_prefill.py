@@ -1,4 +1,7 @@
-"""Lab 05 in a real browser: a knob's move lengthens the chats' gaps, and verdicts line up."""
+"""Lab 05 in a real browser: a knob's move lengthens the chats' gaps, and verdicts line up.
+
+A real trial, small, takes its place beside them.
+"""
 
 from __future__ import annotations
 
@@ -25,5 +28,16 @@ def test_the_chunk_knob_moves_the_chats_gaps(jupyter, notebook):
     assert "✗ fails" in rows
     assert "simulated" in rows
     notebook.looks("05_chunk", PANEL)
+
+    # The same knobs for real: the mix is scaled, and the row says so.
+    page.locator(".llmlab-chunk-where select").first.select_option("this machine, real")
+    notebook.wait_status(PANEL, "Run serves")
+    page.locator(".llmlab-chunk-documents-box input").first.fill("0")
+    page.keyboard.press("Enter")
+    notebook.press("chunk-run")
+    notebook.wait_status(PANEL, "Measured on this machine", 90_000)
+    assert "real, scaled" in page.locator(f"{PANEL} table").first.inner_text()
+    notebook.shot("05_chunk_real", PANEL)
+    assert len(notebook.solve_worksheets()) == 3
     assert notebook.outside == []
     assert notebook.noise() == []

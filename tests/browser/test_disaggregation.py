@@ -27,22 +27,17 @@ def test_the_disaggregation_lab_moves_bytes_and_a_limit_moves_by_keyboard(jupyte
     said = "() => document.querySelector('.llmlab-pools-panel [role=status]').innerText"
     before = page.evaluate(said)
     assert before.startswith("○ Simulated. At")
-    handle = page.locator(".llmlab-pools-tpot-slider .noUi-handle").first
-    handle.scroll_into_view_if_needed()
-    handle.focus()
-    for _ in range(3):
-        page.keyboard.press("PageUp")
+    notebook.turn("pools-tpot", "PageUp", 3)
     page.wait_for_function(f"b => ({said})() !== b", arg=before, timeout=15_000)
     drawn = page.evaluate(
         """() => document.querySelector('.llmlab-pools-panel .js-plotly-plot')._fullData
            .map(d => d.x.length)"""
     )
     assert drawn == [3] * 6
-    for width in (1280, 768):
-        page.set_viewport_size({"width": width, "height": 1000})
-        for theme in ("Light", "Dark"):
-            notebook.theme(f"JupyterLab {theme}")
-            notebook.shot(f"08_panel_{theme.lower()}_{width}", ".llmlab-pools-panel")
-            notebook.shot(f"08_transfer_{theme.lower()}_{width}", ".js-plotly-plot")
+    notebook.looks("08_panel", ".llmlab-pools-panel")
+    notebook.looks("08_transfer", ".js-plotly-plot")
+    assert notebook.solve_worksheets() == ["C7.kv-per-token"]
+    assert notebook.say_how_sure() == 1
+    notebook.looks("08_quiz", ".llmlab-quiz")
     assert notebook.outside == []
     assert notebook.noise() == []

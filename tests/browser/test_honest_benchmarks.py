@@ -33,5 +33,6 @@ def test_the_six_lies_are_shown_caught_and_checked(jupyter, notebook):
     cells = books.locator("td").all_inner_texts()
     assert cells[cells.index("rejected") :][:3] == ["rejected", "0", "40"]
     notebook.looks("07_worksheet", ".llmlab-worksheet")
+    assert len(notebook.solve_worksheets()) == 4
     assert notebook.outside == []
     assert notebook.noise() == []

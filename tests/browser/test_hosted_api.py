@@ -34,17 +34,7 @@ def test_the_hosted_lab_measures_bills_and_shuts_its_server_down(jupyter, notebo
     )
     assert drawn == [[6] * 4, [6] * 4, [4] * 4, [3] * 2]
 
-    sheet = page.locator(".llmlab-answer-C9-full-batch-discount input")
-    sheet.scroll_into_view_if_needed()
-    sheet.click()
-    page.keyboard.type("0")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    page.wait_for_function(
-        """() => document.querySelector('.llmlab-result-C9-full-batch-discount')
-           .innerText.includes('correct')""",
-        timeout=20_000,
-    )
+    assert len(notebook.solve_worksheets()) == 2
     SHOTS.mkdir(exist_ok=True)
     for theme in ("Light", "Dark"):
         notebook.theme(f"JupyterLab {theme}")

@@ -49,5 +49,6 @@ def test_the_block_map_fills_shares_and_frees(jupyter, notebook):
     # A knob by keyboard: another pool, empty.
     notebook.turn("block-pool")
     wait_signs(page, "s.length === 25 && s.every(t => t === '·')")
+    assert notebook.solve_worksheets() == ["C4.tokens"]
     assert notebook.outside == []
     assert notebook.noise() == []

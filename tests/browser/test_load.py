@@ -39,5 +39,6 @@ def test_the_load_lab_sweeps_and_a_limit_moves_by_keyboard(jupyter, notebook):
     )
     assert "measured here" in title
     notebook.shot("06_panel_real", PANEL)
+    assert len(notebook.solve_worksheets()) == 3
     assert notebook.outside == []
     assert notebook.noise() == []

@@ -51,5 +51,7 @@ def test_the_roofline_lab_measures_and_its_knobs_move_the_points(jupyter, notebo
     assert "Simulated" in page.locator(".llmlab-roofline-panel [role=status]").first.inner_text()
     notebook.looks("02_panel", ".llmlab-roofline-panel")
     the_gauges_follow(notebook)
+    assert notebook.solve_worksheets() == ["C3.ridge"]
+    notebook.looks("02_worksheet", ".llmlab-worksheet")
     assert notebook.outside == []
     assert notebook.noise() == []

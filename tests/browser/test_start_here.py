@@ -10,8 +10,15 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
 def test_the_start_lab_meets_the_machine_and_its_panel_answers(jupyter, notebook):
     notebook.open(jupyter, "00_start_here.ipynb")
     notebook.run_all()
+    notebook.page.locator(".llmlab-knob-panel").wait_for(timeout=30_000)
     notebook.turn("output-tokens")
     notebook.wait_status(".llmlab-knob-panel", "✓ From")
+    drawn = notebook.page.evaluate(
+        """() => document.querySelector('.llmlab-knob-panel .js-plotly-plot')._fullData
+           .map(d => d.x.length)"""
+    )
+    assert set(drawn) == {2}  # the run from code, and the knob's
+    notebook.looks("00_knobs", ".llmlab-knob-panel")
     shown = " ".join(str(c.get("outputs", "")) for c in notebook.cells())
     assert "GB/s" in shown
     assert "not answered yet" in shown

@@ -50,5 +50,6 @@ def test_the_walk_follows_its_knobs(jupyter, notebook):
     assert "Compiled, not run" in text
     assert text.count("not answered yet") >= 5
     notebook.looks("10_grid", PANEL)
+    assert notebook.say_how_sure() == 1
     assert notebook.outside == []
     assert notebook.noise() == []

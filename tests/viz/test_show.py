@@ -7,7 +7,7 @@ import json
 import plotly.graph_objects as go
 import pytest
 
-from llmlab.viz.show import PLOTLY, VIEW, Shown, boxed, live_figure
+from llmlab.viz.show import PLOTLY, VIEW, Shown, boxed, live_figure, table_html
 from llmlab.viz.widgets import NAMES, Plain, is_widget, toolkit
 
 
@@ -48,6 +48,17 @@ def test_a_figure_reaches_the_page_whole_with_all_changes_made_before_it_was_sho
     assert state["_widget_layout"]["autosize"] is True
     assert bundle[VIEW]["model_id"] == figure.model_id
     assert len(figures(opened)) == 1
+
+
+def test_a_figure_by_itself_has_its_table_below_it_closed_if_it_is_long(opened):
+    def shown(rows):
+        table = table_html("Caption", ["n"], [[str(i)] for i in range(rows)])
+        Shown(live_figure(line()), lambda: table, lambda: "")._repr_mimebundle_()
+        return next(s["value"] for s in opened[::-1] if "</details>" in s.get("value", ""))
+
+    assert shown(3).startswith("<details open><summary>The same as a table</summary>")
+    assert "<td" in shown(3)
+    assert shown(40).startswith("<details><summary>")
 
 
 def test_what_changes_before_a_page_has_drawn_the_figure_is_in_what_it_will_draw():

@@ -41,6 +41,7 @@ def loaded(trace: Trace, users: int) -> Loaded:
     )
 
 
+MOST_LABELS = 5
 PLOTS = (("TTFT (ms)", PREFILL), ("TPOT (ms)", DECODE), ("tokens/s", READY))
 
 
@@ -73,7 +74,11 @@ def update_sweep(figure: Any, runs: Sequence[Loaded], tpot_limit: float | None =
     series = ([r.ttft for r in runs], [r.tpot for r in runs], [r.rate for r in runs])
     for line, values in zip(figure.data, series, strict=True):
         line.update(x=users, y=values)
-    figure.update_xaxes(tickmode="array", tickvals=users, ticktext=[str(u) for u in users])
+    # Three plots share a narrow page: many labels would be turned on their side.
+    labelled = users[::-1][:: 2 if len(users) > MOST_LABELS else 1]
+    figure.update_xaxes(
+        tickmode="array", tickangle=0, tickvals=labelled, ticktext=[str(u) for u in labelled]
+    )
     simulated = any(run.simulated for run in runs)
     note = "simulated" if simulated else "measured here"
     figure.layout.title.text = f"Under load · {note}" if runs else "No run yet"

@@ -92,7 +92,7 @@ class WorksheetPanel:
             parts.append(
                 w.HTML(
                     f'<h4 style="color:{INK};margin:6px 0">{escape(sheet.title)}</h4>'
-                    f'<div style="{PROMPT}">{escape(intro)}</div>'
+                    f'<div style="{PROMPT};margin-bottom:8px">{escape(intro)}</div>'
                 )
             )
             for item in sheet.items:
