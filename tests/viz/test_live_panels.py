@@ -124,3 +124,12 @@ def test_two_panels_and_a_cell_on_one_engine_each_get_all_their_tokens(engine):
     assert {run.output_tokens for run in knobs.runs} == {30, 40}
     assert [r.outcome for r in engine.trace.requests.values()] == ["completed"] * 3
     assert engine.scheduler.num_blocks_used == 0
+
+
+@pytest.mark.parametrize("size", [("a", 3), (16.5, 2), (0, 2), (16, -1)])
+def test_a_size_that_is_none_names_what_is_wrong(engine, size):
+    with pytest.raises(
+        ValueError, match=r"KnobPanel\.(prompt|output)_tokens = .*: must be a whole"
+    ):
+        KnobPanel(engine).run(*size)
+    assert not engine.trace.requests

@@ -87,3 +87,9 @@ def test_a_stub_or_a_broken_answer_never_blocks_the_lab(mine, said, capsys):
 
 def test_an_answer_of_zero_is_an_answer(capsys):
     assert attempt("knee", lambda: 0, instead=lambda: 7) == 0
+
+
+@pytest.mark.parametrize("name", ["model", "hardware"])
+def test_a_name_that_is_not_in_the_catalog_is_answered_with_those_that_are(name):
+    with pytest.raises(ValueError, match=f"{name} = 'nope': must be one of .*(h100|llama)"):
+        RooflinePanel(**{name: "nope"})

@@ -36,6 +36,14 @@ def place_menu(real: bool, name: str) -> Any:
     return menu
 
 
+def menu_of(label: str, name: str, options: list[str], value: str) -> Any:
+    """A menu of `options` that begins with `value`; ValueError says which there are."""
+    if value not in options:
+        raise ValueError(f"{name} = {value!r}: must be one of {', '.join(options)}")
+    style = {"description_width": "150px"}
+    return toolkit().Dropdown(options=options, value=value, description=label, style=style)
+
+
 class Knob:
     """A slider with a number box: the slider for the hand, the labelled box for the rest.
 

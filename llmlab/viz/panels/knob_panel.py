@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from llmlab.config import require_int
 from llmlab.sched.request import SamplingParams
 from llmlab.viz.figures.runs_compared import (
     RUNS_HEAD,
@@ -83,6 +84,8 @@ class KnobPanel:
     def _one(self, prompt_tokens: int, output_tokens: int, stop: threading.Event) -> Run | None:
         from llmlab.measure.per_request import request_metrics
 
+        require_int("KnobPanel", "prompt_tokens", prompt_tokens, 1)
+        require_int("KnobPanel", "output_tokens", output_tokens, 1)
         self._say("busy", f"Running {prompt_tokens} in, {output_tokens} out, for real.")
         engine = self.engine
         piece = engine.tokenizer.encode(TEXT)

@@ -10,7 +10,7 @@ from llmlab.perf.hardware import hardware_catalog
 from llmlab.perf.models import models_catalog
 from llmlab.perf.roofline import Utilization, utilization
 from llmlab.viz.figures.roofline import Point, roofline, update_roofline
-from llmlab.viz.panels.controls import Knob, guarded, status_html
+from llmlab.viz.panels.controls import Knob, guarded, menu_of, status_html
 from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
 from llmlab.viz.widgets import toolkit
 
@@ -48,16 +48,9 @@ class RooflinePanel:
     def __init__(self, model: str = "llama-3.1-8b", hardware: str = "h100-sxm") -> None:
         w = toolkit()
 
-        style = {"description_width": "150px"}
-        self.model = w.Dropdown(
-            options=list(models_catalog().entries), value=model, description="Model", style=style
-        )
-        self.device = w.Dropdown(
-            options=list(hardware_catalog().entries),
-            value=hardware,
-            description="Device (simulated)",
-            style=style,
-        )
+        self.model = menu_of("Model", "model", list(models_catalog().entries), model)
+        devices = list(hardware_catalog().entries)
+        self.device = menu_of("Device (simulated)", "hardware", devices, hardware)
         self.model.add_class("llmlab-roofline-model")
         self.device.add_class("llmlab-roofline-device")
         self.batch = Knob("Decode batch", 16, 1, 256, 1, "roofline-batch")
