@@ -98,9 +98,10 @@ knobs.run(64, 8)
 # %% name="preview"
 from llmlab.check import check, current_student, find_item
 from llmlab.check.judge import judge
+from llmlab.viz.exercise import print_prompt
 
 item = find_item("B12.gaps")
-print(item.prompt_for(current_student()))
+print_prompt(item)
 for answer in ("quite a few", "1,5", item.parameters_for(current_student())["tokens"]):
     print()
     print(judge(item, answer, current_student()))

@@ -34,7 +34,7 @@ from llmlab.measure.own_run import check_own
 from llmlab.measure.per_request import request_metrics
 from llmlab.perf.calibrate import cost_model
 from llmlab.sched import SamplingParams
-from llmlab.viz.exercise import attempt
+from llmlab.viz.exercise import attempt, print_prompt
 from llmlab.viz.notebook import loading_bar
 from llmlab.viz.panels import KnobPanel, RequestPanel, WorksheetPanel, show_request
 
@@ -405,8 +405,8 @@ worksheet
 # %% name="b11_story" covers=["B11"]
 item = find_item("B11.ttft")
 numbers = item.parameters_for(current_student())
-print(item.prompt_for(current_student()))
-print(find_item("B11.e2e").prompt_for(current_student()))
+print_prompt(item)
+print_prompt(find_item("B11.e2e"))
 numbers
 
 # %% name="b11_ttft" covers=["B11"]

@@ -67,7 +67,7 @@ def knee_batch(peak_flops: float, bandwidth: float, bytes_per_weight: float) -> 
 
 # %% name="knee_try"
 from llmlab.perf.hardware import DTYPE_BYTES
-from llmlab.viz.exercise import attempt
+from llmlab.viz.exercise import attempt, print_prompt
 
 knee = attempt(
     "knee_batch",
@@ -192,7 +192,7 @@ from llmlab.check import find_item
 
 item = find_item("C3.ridge")
 numbers = item.parameters_for(current_student())
-print(item.prompt_for(current_student()))
+print_prompt(item)
 ### BEGIN SOLUTION stub: ridge = ...
 ridge = numbers["peak"] * 1000 / numbers["bandwidth"]
 ### END SOLUTION

@@ -37,7 +37,7 @@ from llmlab.perf.cost import kv_bytes_per_token, weight_bytes
 from llmlab.perf.hardware import load_hardware
 from llmlab.perf.models import load_model_config
 from llmlab.sched import SamplingParams
-from llmlab.viz.exercise import attempt
+from llmlab.viz.exercise import attempt, print_prompt
 from llmlab.viz.figures.block_map import show_blocks
 from llmlab.viz.panels.block_panel import BlockPanel
 from llmlab.viz.panels.worksheet_panel import WorksheetPanel
@@ -339,7 +339,7 @@ worksheet
 # %% name="c4_requests" covers=["C4"]
 item = find_item("C4.requests")
 numbers = item.parameters_for(current_student())
-print(item.prompt_for(current_student()))
+print_prompt(item)
 ### BEGIN SOLUTION stub: requests = ...
 requests = numbers["free"] * 2**20 // numbers["kib"] // numbers["context"]
 ### END SOLUTION
@@ -348,7 +348,7 @@ check("C4.requests", requests)
 # %% name="c7_token" covers=["C7"]
 item = find_item("C7.kv-per-token")
 numbers = item.parameters_for(current_student())
-print(item.prompt_for(current_student()))
+print_prompt(item)
 ### BEGIN SOLUTION stub: token_bytes = ...
 token_bytes = kv_bytes(*(numbers[n] for n in ("layers", "kv_heads", "head_dim", "bytes")))
 ### END SOLUTION

@@ -26,7 +26,7 @@ from llmlab.check import check, current_student, find_item
 from llmlab.engine import load_model
 from llmlab.labs.own_scheduler import Pending, check_plan_step, scheduler_from
 from llmlab.labs.pace import pick
-from llmlab.viz.exercise import attempt
+from llmlab.viz.exercise import attempt, print_prompt
 from llmlab.viz.figures.race import show_race
 from llmlab.viz.figures.step_gantt import GANTT_HEAD, gantt_rows, step_gantt
 from llmlab.viz.notebook import loading_bar
@@ -316,7 +316,7 @@ worksheet
 # %% name="b2_steps" covers=["B2"]
 item = find_item("B2.steps")
 numbers = item.parameters_for(current_student())
-print(item.prompt_for(current_student()))
+print_prompt(item)
 ### BEGIN SOLUTION stub: steps = ...
 steps = numbers["long"]
 ### END SOLUTION
@@ -325,7 +325,7 @@ check("B2.steps", steps)
 # %% name="a6_share" covers=["A6"]
 item = find_item("A6.prompt-share")
 numbers = item.parameters_for(current_student())
-print(item.prompt_for(current_student()))
+print_prompt(item)
 ### BEGIN SOLUTION stub: share = ...
 share = numbers["budget"] - numbers["running"]
 ### END SOLUTION

@@ -32,7 +32,7 @@ from llmlab.measure.metrics import summarize
 from llmlab.measure.run import run_workload
 from llmlab.measure.workload import load_workload
 from llmlab.sched import Chunked, Continuous
-from llmlab.viz.exercise import attempt
+from llmlab.viz.exercise import attempt, print_prompt
 from llmlab.viz.figures.itl_strip import STRIP_HEAD, itl_strip, strip_rows
 from llmlab.viz.figures.step_gantt import GANTT_HEAD, gantt_rows, step_gantt
 from llmlab.viz.notebook import loading_bar
@@ -260,7 +260,7 @@ assert misses(Trial("slow", dict.fromkeys(FIGURES, 9e9), 1.0), b5_limits) == lis
 show_verdicts(published, b5_limits, "Three trials (given, not measured here)")
 
 # %% name="b5_gain" covers=["B5"]
-print(find_item("B5.gain-chunks").prompt_for(current_student()))
+print_prompt(find_item("B5.gain-chunks"))
 ### BEGIN SOLUTION stub: gain_percent = ...
 gain_percent = (b5["chunk_rate"] / b5["base_rate"] - 1) / 0.01
 ### END SOLUTION

@@ -26,7 +26,7 @@ from llmlab.measure.run import run_workload
 from llmlab.measure.workload import parse_workload
 from llmlab.sim.load import ClosedLoop
 from llmlab.sim.simulate import simulate
-from llmlab.viz.exercise import attempt
+from llmlab.viz.exercise import attempt, print_prompt
 from llmlab.viz.figures.load_sweep import (
     SWEEP_HEAD,
     load_sweep,
@@ -186,7 +186,7 @@ capacity
 # %% name="c4_code" covers=["C4"]
 item = find_item("C4.tokens")
 numbers = item.parameters_for(current_student())
-print(item.prompt_for(current_student()))
+print_prompt(item)
 ### BEGIN SOLUTION stub: tokens_that_fit = ...
 tokens_that_fit = numbers["free"] * 1024 * 1024 // numbers["kib"]
 ### END SOLUTION

@@ -31,7 +31,7 @@ from llmlab.measure.metrics import request_metrics, summarize
 from llmlab.measure.workload import parse_workload
 from llmlab.sim.simulate import simulate
 from llmlab.trace import RequestRecord, TokenEvent, Trace
-from llmlab.viz.exercise import attempt
+from llmlab.viz.exercise import attempt, print_prompt
 from llmlab.viz.panels import WorksheetPanel
 from llmlab.viz.show import Shown, table_html, table_text
 
@@ -391,7 +391,7 @@ WorksheetPanel("c10")
 # %% name="c10_code" covers=["C10"]
 item = find_item("C10.stream-rate")
 numbers = item.parameters_for(current_student())
-print(item.prompt_for(current_student()))
+print_prompt(item)
 ### BEGIN SOLUTION stub: stream_rate = ...
 stream_rate = 1000 * (numbers["tokens"] - 1) / (numbers["last_token"] - numbers["first_token"])
 ### END SOLUTION

@@ -46,7 +46,7 @@ from llmlab.perf.models import load_model_config
 from llmlab.sim.load import ClosedLoop, poisson_arrivals
 from llmlab.sim.pools import moved_summary, simulate_disaggregated, simulate_replicas
 from llmlab.sim.step_time import default_constants
-from llmlab.viz.exercise import attempt
+from llmlab.viz.exercise import attempt, print_prompt
 from llmlab.viz.figures.attainment import served
 from llmlab.viz.figures.kv_transfer import TRANSFER_HEAD, kv_transfer, transfer_rows
 from llmlab.viz.notebook import loading_bar
@@ -98,7 +98,7 @@ assert formula(7) == library_bytes(7)
 # %% name="token_code" covers=["C7"]
 item = find_item("C7.kv-per-token")
 mine = item.parameters_for(current_student())
-print(item.prompt_for(current_student()))
+print_prompt(item)
 ### BEGIN SOLUTION stub: token_bytes = ...
 token_bytes = kv_bytes(mine["layers"], mine["kv_heads"], mine["head_dim"], mine["bytes"], 1)
 ### END SOLUTION
@@ -238,7 +238,7 @@ shown_table(
 # %% name="transfer_code" covers=["C7"]
 item = find_item("C7.transfer")
 mine = item.parameters_for(current_student())
-print(item.prompt_for(current_student()))
+print_prompt(item)
 ### BEGIN SOLUTION stub: transfer_ms = ...
 moved_bytes = kv_bytes(
     mine["layers"], mine["kv_heads"], mine["head_dim"], mine["bytes"], mine["prompt"]

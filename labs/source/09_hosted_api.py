@@ -37,7 +37,7 @@ from llmlab.labs.relay import far_away
 from llmlab.measure.metrics import summarize
 from llmlab.measure.pricing import Prices, bill
 from llmlab.measure.workload import parse_workload
-from llmlab.viz.exercise import attempt
+from llmlab.viz.exercise import attempt, print_prompt
 from llmlab.viz.figures.runs_compared import RUNS_HEAD, Run, runs_compared, runs_rows, update_runs
 from llmlab.viz.figures.ttft_parts import PARTS_HEAD, parts_figure, parts_rows, ttft_parts
 from llmlab.viz.notebook import loading_bar
@@ -266,7 +266,7 @@ from_outside
 # %% name="c8_code" covers=["C8"]
 item = find_item("C8.unexplained")
 numbers = item.parameters_for(current_student())
-print(item.prompt_for(current_student()))
+print_prompt(item)
 ### BEGIN SOLUTION stub: unexplained_ms = ...
 unexplained_ms = numbers["seen"] - numbers["rtt"] - numbers["queue"] - numbers["prefill"]
 ### END SOLUTION
@@ -396,7 +396,7 @@ bills
 # %% name="c9_code" covers=["C9"]
 item = find_item("C9.bill")
 numbers = item.parameters_for(current_student())
-print(item.prompt_for(current_student()))
+print_prompt(item)
 ### BEGIN SOLUTION stub: month = ...
 month = numbers["requests"] * token_charge(
     numbers["input"],

@@ -54,7 +54,7 @@ from llmlab.labs.own_softmax import check_fold, fold_all, fold_tile
 from llmlab.labs.own_triton import available, on_gpu, tl, triton, watching, where
 from llmlab.labs.pace import pick
 from llmlab.sched import SamplingParams
-from llmlab.viz.exercise import attempt
+from llmlab.viz.exercise import attempt, print_prompt
 from llmlab.viz.panels import QuizPanel
 from llmlab.viz.panels.grid_panel import GridPanel
 
@@ -484,7 +484,7 @@ show_compiled(
 # %% name="q_bytes" covers=["A2", "C3"]
 question = find_question("A2.kernel-bytes")
 numbers = as_item(question).parameters_for(current_student())
-print(as_item(question).prompt_for(current_student()))
+print_prompt(as_item(question))
 llama = Shape(heads=32, kv_heads=8, dim=128)
 ### BEGIN SOLUTION stub: kernel_mb = ...
 lengths = [numbers["context"]] * numbers["batch"]
@@ -495,7 +495,7 @@ check("A2.kernel-bytes", kernel_mb)
 # %% name="q_share" covers=["C3"]
 question = find_question("C3.kernel-share")
 numbers = as_item(question).parameters_for(current_student())
-print(as_item(question).prompt_for(current_student()))
+print_prompt(as_item(question))
 ### BEGIN SOLUTION stub: share = ...
 achieved = numbers["mb"] * 1e6 / (numbers["us"] * 1e-6)
 share = f"{100 * achieved / (numbers['rate'] * 1e9)} %"

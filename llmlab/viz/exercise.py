@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from textwrap import fill
+from typing import Protocol, TypeVar
+
+from llmlab.check.student import Student, current_student
 
 T = TypeVar("T")
+COLUMNS = 88  # a notebook breaks longer lines within words
+
+
+class Asks(Protocol):
+    """An item of a worksheet, or a question as one."""
+
+    def prompt_for(self, student: Student) -> str: ...
+
+
+def print_prompt(item: Asks) -> None:
+    """What an item asks this student, in lines that fit a page."""
+    print(fill(item.prompt_for(current_student()), COLUMNS))
 
 
 def attempt(name: str, mine: Callable[[], T], instead: Callable[[], T]) -> T:
