@@ -24,14 +24,12 @@ from itertools import pairwise
 import numpy as np
 
 from llmlab.check import check, current_student, find_item
-from llmlab.check.library import find_question
-from llmlab.check.present import ask
 from llmlab.measure.compare import compare
 from llmlab.measure.metrics import request_metrics, summarize
 from llmlab.measure.workload import parse_workload
 from llmlab.sim.simulate import simulate
 from llmlab.trace import RequestRecord, TokenEvent, Trace
-from llmlab.viz.exercise import attempt, print_prompt
+from llmlab.viz.exercise import attempt, print_prompt, print_question
 from llmlab.viz.panels import WorksheetPanel
 from llmlab.viz.show import Shown, table_html, table_text
 
@@ -75,14 +73,6 @@ def verdict(a, b, limits=None):
         print(" -", reason)
 
 
-def show(question_id):
-    """Print a question and its lettered options."""
-    asked = ask(find_question(question_id), current_student())
-    print(asked.prompt)
-    for letter, text in asked.choices:
-        print(f"  {letter}) {text}")
-
-
 # %% [markdown] name="case1" covers=["B3", "B8"]
 # ## Case 1: a much faster server
 #
@@ -115,7 +105,7 @@ print("within limits, of all judged: A {:.0%}, B {:.0%} (simulated)".format(*att
 # admitted = completed + failed + cancelled + in flight.
 
 # %% name="silent_drop" covers=["B3", "B8"]
-show("B3.silent-drop")
+print_question("B3.silent-drop")
 
 # %% name="silent_drop_answer" covers=["B3", "B8"]
 ### BEGIN SOLUTION stub: answer_drop = ...
@@ -223,7 +213,7 @@ verdict(a3, b3)
 # them. Fix the distribution of lengths and the stopping rules, then compare.
 
 # %% name="more_tokens" covers=["B7"]
-show("B7.more-tokens")
+print_question("B7.more-tokens")
 
 # %% name="more_tokens_answer" covers=["B7"]
 ### BEGIN SOLUTION stub: answer_tokens = ...
@@ -430,7 +420,7 @@ table(
 # and the documents' gaps and first tokens are averaged in. Keep a limit per class, at a percentile.
 
 # %% name="fix" covers=["B3", "B7"]
-show("B3.fix")
+print_question("B3.fix")
 
 # %% name="fix_answer" covers=["B3", "B7"]
 ### BEGIN SOLUTION stub: answer_fix = ...

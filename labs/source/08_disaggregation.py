@@ -26,8 +26,6 @@
 from statistics import median
 
 from llmlab.check import check, current_student, find_item
-from llmlab.check.library import find_question
-from llmlab.check.present import ask
 from llmlab.engine.disaggregated import run_pair
 from llmlab.labs.moving import (
     decode_step_ms,
@@ -46,7 +44,7 @@ from llmlab.perf.models import load_model_config
 from llmlab.sim.load import ClosedLoop, poisson_arrivals
 from llmlab.sim.pools import moved_summary, simulate_disaggregated, simulate_replicas
 from llmlab.sim.step_time import default_constants
-from llmlab.viz.exercise import attempt, print_prompt
+from llmlab.viz.exercise import attempt, print_prompt, print_question
 from llmlab.viz.figures.attainment import served
 from llmlab.viz.figures.kv_transfer import TRANSFER_HEAD, kv_transfer, transfer_rows
 from llmlab.viz.notebook import loading_bar
@@ -477,8 +475,8 @@ for budget in (8192, 1024):
     begun = (move["t_first_transfer"] - steps[0].t_start) / 1e6
     took = (move["t_prefill_end"] - steps[0].t_start) / 1e6
     print(
-        f"budget {budget:5d}: {len(steps)} steps, first bytes out after {begun:6.1f} ms, computed after "
-        f"{took:6.1f} ms, {move['bytes']:,} bytes (simulated)"
+        f"simulated, budget {budget}: {len(steps)} steps, first bytes out after {begun:.1f} ms, "
+        f"computed after {took:.1f} ms; {move['bytes']:,} bytes"
     )
 
 # %% [markdown] name="sheet_intro" covers=["C7"]
@@ -492,15 +490,7 @@ worksheet
 
 
 # %% name="ask_processes" covers=["C7"]
-def show(question_id: str) -> None:
-    """Print a question and its lettered options."""
-    asked = ask(find_question(question_id), current_student())
-    print(asked.prompt)
-    for letter, text in asked.choices:
-        print(f"  {letter}) {text}")
-
-
-show("C7.two-processes")
+print_question("C7.two-processes")
 
 # %% name="answer_processes" covers=["C7"]
 ### BEGIN SOLUTION stub: two_processes = ...
@@ -509,7 +499,7 @@ two_processes = "one-gpu"
 check("C7.two-processes", two_processes)
 
 # %% name="ask_true" covers=["C7"]
-show("C7.true-of-it")
+print_question("C7.true-of-it")
 
 # %% name="answer_true" covers=["C7"]
 ### BEGIN SOLUTION stub: true_of_it = ...

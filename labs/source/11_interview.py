@@ -37,22 +37,12 @@
 # One letter each. Every wrong option is a real misconception, and the checker says why it is wrong.
 
 # %% name="setup"
-from llmlab.check import check, current_student
-from llmlab.check.library import find_question
-from llmlab.check.present import ask
+from llmlab.check import check
+from llmlab.viz.exercise import print_question
 from llmlab.viz.panels import QuizPanel
 
-
-def show(question_id: str) -> None:
-    """Print a question and its lettered options."""
-    asked = ask(find_question(question_id), current_student())
-    print(asked.prompt)
-    for letter, text in asked.choices:
-        print(f"  {letter}) {text}")
-
-
 # %% name="q1" covers=["B14"]
-show("B14.documents")
+print_question("B14.documents")
 
 # %% name="a1" covers=["B14"]
 ### BEGIN SOLUTION stub: answer_1 = ...
@@ -61,7 +51,7 @@ answer_1 = "prompt-work"
 check("B14.documents", answer_1)
 
 # %% name="q2" covers=["B14"]
-show("B14.completion")
+print_question("B14.completion")
 
 # %% name="a2" covers=["B14"]
 ### BEGIN SOLUTION stub: answer_2 = ...
@@ -70,7 +60,7 @@ answer_2 = "all"
 check("B14.completion", answer_2)
 
 # %% name="q3" covers=["B14"]
-show("B14.next-experiment")
+print_question("B14.next-experiment")
 
 # %% name="a3" covers=["B14"]
 ### BEGIN SOLUTION stub: answer_3 = ...
@@ -79,7 +69,7 @@ answer_3 = "bound-chunks"
 check("B14.next-experiment", answer_3)
 
 # %% name="q4" covers=["B14"]
-show("B14.queue-doubles")
+print_question("B14.queue-doubles")
 
 # %% name="a4" covers=["B14"]
 ### BEGIN SOLUTION stub: answer_4 = ...
@@ -88,7 +78,7 @@ answer_4 = "gaps"
 check("B14.queue-doubles", answer_4)
 
 # %% name="q5" covers=["B14"]
-show("B14.longer-answers")
+print_question("B14.longer-answers")
 
 # %% name="a5" covers=["B14"]
 ### BEGIN SOLUTION stub: answer_5 = ...

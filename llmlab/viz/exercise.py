@@ -6,6 +6,8 @@ from collections.abc import Callable
 from textwrap import fill
 from typing import Protocol, TypeVar
 
+from llmlab.check.library import find_question
+from llmlab.check.present import ask
 from llmlab.check.student import Student, current_student
 
 T = TypeVar("T")
@@ -21,6 +23,14 @@ class Asks(Protocol):
 def print_prompt(item: Asks) -> None:
     """What an item asks this student, in lines that fit a page."""
     print(fill(item.prompt_for(current_student()), COLUMNS))
+
+
+def print_question(question_id: str) -> None:
+    """A question and its lettered options, likewise."""
+    asked = ask(find_question(question_id), current_student())
+    print(fill(asked.prompt, COLUMNS))
+    for letter, text in asked.choices:
+        print(fill(f"  {letter}) {text}", COLUMNS, subsequent_indent="     "))
 
 
 def attempt(name: str, mine: Callable[[], T], instead: Callable[[], T]) -> T:

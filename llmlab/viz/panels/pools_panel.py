@@ -78,6 +78,7 @@ class PoolsPanel:
             control.observe(guarded(self._fail, lambda _: self._draw()), names="value")
         for knob in (self.ttft, self.tpot, self.rate):
             knob.on_change(guarded(self._fail, self._draw))
+        guarded(self._fail, self._draw)()  # before the box: that opens the figure as it is then
         self.widget = w.VBox(
             [
                 self.split,
@@ -90,7 +91,6 @@ class PoolsPanel:
             ]
         )
         self.widget.add_class("llmlab-pools-panel")
-        guarded(self._fail, self._draw)()
 
     @property
     def limits(self) -> Limits:
