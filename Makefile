@@ -40,18 +40,21 @@ check: setup-test  ## lint, format, types, and that the labs are what their sour
 # Two workers on few cores: one thread each is faster than two that wait for each other.
 unit slow notebooks mutants soak fuzz: export OMP_NUM_THREADS ?= 1
 
+# Loaded where it is used: nbval alone costs each worker seconds of its start.
+PLAIN := -p no:nbval -p no:schemathesis
+
 unit: setup-test  ## under a minute
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not full and not browser and not gpu"
+	$(BIN)/python -m pytest $(PLAIN) -n $(JOBS) --dist worksteal -m "not slow and not full and not browser and not gpu"
 
 slow: setup-test
-	LLMLAB_WORKLOADS=2000 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "slow and not full and not browser and not gpu"
+	LLMLAB_WORKLOADS=2000 $(BIN)/python -m pytest $(PLAIN) -n $(JOBS) --dist worksteal -m "slow and not full and not browser and not gpu"
 
 notebooks: setup-test  ## nbval runs every cell of labs and solutions
 	LLMLAB_FAST=1 LLMLAB_DATA_DIR=$$(mktemp -d) $(BIN)/python -m pytest -n $(JOBS) --dist loadscope -p no:cacheprovider \
 	  --nbval-lax --nbval-current-env --nbval-cell-timeout=120 labs solutions
 
 browser: setup-test
-	$(BIN)/python -m pytest -m browser tests/browser
+	$(BIN)/python -m pytest $(PLAIN) -m browser tests/browser
 
 full: test mutants soak fuzz  ## what is too long for CI
 	$(BIN)/python -m pytest -n $(JOBS) -m "full or gpu"

@@ -120,6 +120,7 @@ def test_without_network_all_but_the_hub_works(tmp_path: Path) -> None:
     assert "Go online once, or give a local folder" in said
 
 
+@pytest.mark.slow
 def test_a_locale_that_knows_ascii_only_gets_words(tmp_path: Path) -> None:
     plain = os.environ | {"LC_ALL": "C", "LLMLAB_DATA_DIR": str(tmp_path)}
     plain.pop("PYTHONIOENCODING", None)
@@ -137,6 +138,7 @@ def test_a_locale_that_knows_ascii_only_gets_words(tmp_path: Path) -> None:
     assert json.loads(hand_in.read_text(encoding="utf-8"))["student"] == "Zoë"
 
 
+@pytest.mark.slow
 def test_spaces_and_other_alphabets_in_every_path(tmp_path: Path) -> None:
     place = tmp_path / "Übung mit Raum, 演習"
     place.mkdir()

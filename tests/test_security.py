@@ -37,8 +37,17 @@ PLAIN_LOADERS = {"yaml.SafeLoader", "yaml.CSafeLoader", "yaml.BaseLoader"}
 @cache
 def calls(path: Path) -> list[tuple[str, ast.Call]]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return [(ast.unparse(node.func), node) for node in found]
+    return [(dotted(node.func), node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+def dotted(node: ast.expr) -> str:
+    """`a.b.c` as it is written; what is no name stands as "?"."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=name):
+            return f"{dotted(value)}.{name}"
+    return "?"
 
 
 def test_no_pickle_no_unsafe_yaml_no_shell() -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -110,17 +107,9 @@ def test_ctrl_c_writes_the_report_and_exits_130(inside, monkeypatch):
     ],
 )
 def test_bad_input_is_refused_before_anything_is_asked(inside, args, told):
-    here = {**os.environ, "COLUMNS": "80"}
-    done = subprocess.run(
-        [sys.executable, "-m", "llmlab.cli.main", "interview", *args],
-        input="",
-        capture_output=True,
-        text=True,
-        env=here,
-        timeout=60,
-    )
-    assert done.returncode == 2
-    assert told in done.stderr
+    done = run(*args, typed="")
+    assert done.exit_code == 2
+    assert told in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
 

@@ -47,6 +47,7 @@ def llmlab(
     return Shell(tmp_path, monkeypatch, capsys)
 
 
+@pytest.mark.slow
 def test_the_command_itself_runs() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "llmlab.cli.main", "items", "--json"],

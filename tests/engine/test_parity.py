@@ -66,7 +66,11 @@ def saved_model(kind: str, folder: Path, **changes):
         ("qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
     ],
 )
-def test_a_random_model_gives_the_same_logits_and_greedy_tokens(kind, changes, tmp_path, logits_of):
+@pytest.mark.parametrize("attention", ["torch", pytest.param(None, marks=pytest.mark.slow)])
+def test_a_random_model_gives_the_same_logits_and_greedy_tokens(
+    kind, changes, attention, tmp_path, logits_of
+):
+    """attention None: compiled where numba is, which takes seconds for each shape."""
     theirs = saved_model(kind, tmp_path, **changes)
     ours = load_model(tmp_path, exact=True)
     ids = [(7 * i * i + 3) % 259 for i in range(70)]
@@ -76,7 +80,7 @@ def test_a_random_model_gives_the_same_logits_and_greedy_tokens(kind, changes, t
     assert expected.std() > 0.3  # else agreement would mean little
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
 
-    engine = Engine(ours, config=engine_config(max_model_len=512))
+    engine = Engine(ours, config=engine_config(max_model_len=512), attention=attention)
     params = SamplingParams(max_tokens=20, ignore_eos=True)
     tokens = [t for out in engine.stream(ids, params) for t in out.token_ids]
     assert_greedy_equal(theirs, ids, tokens)
