@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from textwrap import fill
+from textwrap import fill, indent
 from typing import Protocol, TypeVar
 
 from llmlab.check.library import find_question
 from llmlab.check.present import ask
 from llmlab.check.student import Student, current_student
+from llmlab.viz.show import table_text
 
 T = TypeVar("T")
 COLUMNS = 88  # a notebook breaks longer lines within words
@@ -26,9 +27,14 @@ def print_prompt(item: Asks) -> None:
 
 
 def print_question(question_id: str) -> None:
-    """A question and its lettered options, likewise."""
+    """A question, what it is about, and its lettered options."""
     asked = ask(find_question(question_id), current_student())
     print(fill(asked.prompt, COLUMNS))
+    if asked.report:
+        print("", indent(asked.report, "    "), sep="\n")
+    if asked.table is not None:
+        rows = [list(row) for row in asked.table.rows]
+        print("", table_text(asked.table.caption, list(asked.table.head), rows), "", sep="\n")
     for letter, text in asked.choices:
         print(fill(f"  {letter}) {text}", COLUMNS, subsequent_indent="     "))
 
