@@ -1,0 +1,1 @@
+"""Benchmarks: one a module, each with a `main(argv)`; `python -m llmlab.bench NAME` runs it."""

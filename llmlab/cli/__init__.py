@@ -1,0 +1,1 @@
+"""The `llmlab` command: one file a command group, listed in `main`."""

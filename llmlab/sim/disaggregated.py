@@ -33,8 +33,6 @@ from llmlab.sim.step_time import NS
 from llmlab.sim.world import Live
 from llmlab.trace import TokenEvent, Trace
 
-PrefillScheduler = Callable[[EngineConfig], BaseScheduler]
-
 
 @dataclass(slots=True, eq=False)
 class Move:

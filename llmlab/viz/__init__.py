@@ -1,0 +1,1 @@
+"""What a lab shows: figures, panels, and tables and text where no widget works."""

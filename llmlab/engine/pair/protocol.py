@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
 from llmlab.sched.blocks import BlockManager
@@ -32,6 +32,18 @@ class Ended(NamedTuple):
 
     name: str
     reason: str | None = None
+
+
+@dataclass(eq=False)
+class _Side:
+    """What both sides have. blocks: of this side's pool; timeout_ns: how long silence may last."""
+
+    blocks: BlockManager
+    num_layers: int
+    send: Send
+    _: KW_ONLY
+    timeout_ns: int
+    _closed: set[str] = field(default_factory=set, init=False)
 
 
 @dataclass(slots=True)
@@ -49,20 +61,14 @@ class Incoming:
     gave_up: bool = False
 
 
-class KVReceiver:
+@dataclass(eq=False)
+class KVReceiver(_Side):
     """The decode side. `take` may be called from the thread that receives, the rest from one."""
 
-    def __init__(
-        self, blocks: BlockManager, num_layers: int, send: Send, *, timeout_ns: int
-    ) -> None:
-        self.blocks = blocks
-        self.num_layers = num_layers
-        self.send = send
-        self.timeout_ns = timeout_ns
-        self.silent = False  # a cancel was never answered: the other worker is to be given up
-        self._open: dict[str, Incoming] = {}
-        self._closed: set[str] = set()
-        self._lock = threading.Lock()
+    # A cancel was never answered: the other worker is to be given up.
+    silent: bool = field(default=False, init=False)
+    _open: dict[str, Incoming] = field(default_factory=dict, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     @property
     def open(self) -> list[str]:
@@ -168,29 +174,17 @@ class Orders:
     stop: list[str] = field(default_factory=list)
 
 
-class KVSender:
+@dataclass(eq=False)
+class KVSender(_Side):
     """The prefill side; one thread."""
 
-    def __init__(
-        self, blocks: BlockManager, num_layers: int, send: Send, *, timeout_ns: int
-    ) -> None:
-        self.blocks = blocks
-        self.num_layers = num_layers
-        self.send = send
-        self.timeout_ns = timeout_ns
-        self.unacknowledged: list[str] = []  # freed after a time-out
-        self._open: dict[str, Outgoing] = {}
-        self._closed: set[str] = set()
+    unacknowledged: list[str] = field(default_factory=list, init=False)  # freed after a time-out
+    _open: dict[str, Outgoing] = field(default_factory=dict, init=False)
 
     @property
     def open(self) -> list[str]:
         """Asked for and not over: waiting, computing, sending, or held until acknowledged."""
         return list(self._open)
-
-    @property
-    def num_held(self) -> int:
-        """Transfers whose blocks wait for an acknowledgement."""
-        return sum(entry.deadline is not None for entry in self._open.values())
 
     def on(self, message: Message) -> Orders:
         """Returns what to start and what to stop. An unknown kind changes nothing."""
