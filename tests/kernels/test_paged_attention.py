@@ -175,23 +175,37 @@ def shapes(draw):
     }, decodes
 
 
-@pytest.mark.slow
-@settings(
-    max_examples=150,
+any_shape = given(
+    shape=shapes(), splits=st.sampled_from([1, 2, 4]), window=st.sampled_from([0, 0, 0, 1, 9, 40])
+)
+interpreted = settings(
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-@given(
-    shape=shapes(), splits=st.sampled_from([1, 2, 4]), window=st.sampled_from([0, 0, 0, 1, 9, 40])
-)
-def test_any_shape_equals_the_spec(paged, close, shape, splits, window):
+
+
+def equals_the_spec(paged, close, shape, splits, window):
     kwargs, decodes = shape
     case = paged(**kwargs)
     result = paged_attention(
         *case.args, num_decodes=decodes, splits=splits, window=window, tiles=SMALL
     )
     close(result, paged_attention_spec(*case.args, window))
+
+
+@pytest.mark.slow
+@settings(interpreted, max_examples=60)
+@any_shape
+def test_any_shape_equals_the_spec(paged, close, shape, splits, window):
+    equals_the_spec(paged, close, shape, splits, window)
+
+
+@pytest.mark.full
+@settings(interpreted, max_examples=400)
+@any_shape
+def test_many_more_shapes_equal_the_spec(paged, close, shape, splits, window):
+    equals_the_spec(paged, close, shape, splits, window)
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "data"
 
 
+@pytest.mark.slow
 def test_ceilings_are_positive_repeated_and_have_a_spread():
     ceilings = measure_ceilings("cpu", repeats=2)
     assert len(ceilings.bandwidth.samples) == 2
@@ -29,6 +30,9 @@ def test_ceilings_are_positive_repeated_and_have_a_spread():
     assert ceilings.flops["fp32"].median > 1e8
     assert ceilings.bandwidth.spread >= 0
     assert ceilings.hardware().ridge("fp16") > 0
+
+
+def test_no_repeats_are_refused():
     with pytest.raises(ValueError, match="repeats = 0"):
         measure_ceilings("cpu", repeats=0)
 

@@ -1,4 +1,8 @@
-"""guidellm in a virtual environment of its own, made once and kept beside the checkout's."""
+"""guidellm in a virtual environment of its own, made once and kept beside the checkout's.
+
+What the checkout's environment has already, torch above all, is found there: installed again it
+would take minutes and gigabytes.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,10 @@ import fcntl
 import os
 import subprocess
 import sys
+import sysconfig
 import time
 import urllib.request
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -27,17 +31,18 @@ def guidellm() -> str:
     with open(f"{VENV}.lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # workers of one test run share the environment
         if not command.exists():
-            torch = version("torch").split("+")[0]
-            for step in (
-                [sys.executable, "-m", "venv", "--clear", str(VENV)],
-                [str(VENV / "bin" / "pip"), "install", "-q", f"guidellm=={GUIDELLM}",
-                 f"torch=={torch}"],
-            ):  # fmt: skip
-                done = subprocess.run(step, capture_output=True, text=True)
-                if done.returncode:
-                    reason = f"guidellm could not be installed: {done.stderr[-300:]}"
-                    pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+            _run([sys.executable, "-m", "venv", "--clear", str(VENV)])
+            (site,) = VENV.glob("lib/python*/site-packages")
+            (site / "checkout.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+            _run([str(VENV / "bin" / "pip"), "install", "-q", f"guidellm=={GUIDELLM}"])
     return str(command)
+
+
+def _run(step: list[str]) -> None:
+    done = subprocess.run(step, capture_output=True, text=True)
+    if done.returncode:
+        reason = f"guidellm could not be installed: {done.stderr[-300:]}"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
 
 
 @contextlib.contextmanager

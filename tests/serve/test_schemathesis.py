@@ -12,16 +12,19 @@ from llmlab.serve.server import running
 from llmlab.serve.settings import ServeConfig
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_no_request_makes_a_5xx():
+@pytest.mark.parametrize(
+    ("examples", "seconds"),
+    [pytest.param(20, 20, marks=pytest.mark.slow), pytest.param(60, 120, marks=pytest.mark.full)],
+)
+def test_no_request_makes_a_5xx(examples, seconds):
     engine = Engine(load_model("tiny"))
     with running(engine, ServeConfig(port=0)) as url:
         done = subprocess.run(
             [
                 sys.executable, "-m", "schemathesis.cli", "run", f"{url}/openapi.json",
                 "--checks", "not_a_server_error,status_code_conformance,content_type_conformance",
-                "--mode", "all", "--max-examples", "60", "--max-time", "40",
+                "--mode", "all", "--max-examples", str(examples), "--max-time", str(seconds),
                 "--seed", "1", "--no-color", "--workers", "1",
             ],
             capture_output=True,
