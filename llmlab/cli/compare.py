@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from llmlab.cli.failing import fail
-from llmlab.cli.report import GOODPUT_HELP, choose_limits, read_trace
+from llmlab.cli.metrics import GOODPUT_HELP, choose_limits, read_trace
 
 if TYPE_CHECKING:
     from llmlab.measure.compare import Comparison

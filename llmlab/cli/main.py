@@ -28,7 +28,7 @@ COMMANDS = {
     "serve": ("serve", "Serve the engine over an OpenAI-compatible HTTP API."),
     "disagg": ("disagg", "Prefill and decode in two processes; what moves between them."),
     "bench": ("bench", "Benchmarks: sched, sim, sweep, cpu, gpu, serve."),
-    "metrics": ("report", "The four numbers, and the rest, of a saved trace."),
+    "metrics": ("metrics", "The four numbers, and the rest, of a saved trace."),
     "compare": ("compare", "Compare two runs, or say why they cannot be compared."),
     "trace": ("trace", "Record a run and export it for Perfetto."),
     "kernels": ("kernels", "Compile the Triton kernels and show what they use."),

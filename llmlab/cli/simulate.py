@@ -128,7 +128,7 @@ def simulate(
 
 def show_run(given: dict[str, Any]) -> None:
     """Simulate and print the summary of `llmlab metrics`, marked as simulated."""
-    from llmlab.cli.report import show_summary
+    from llmlab.cli.metrics import show_summary
     from llmlab.measure.limits import limits_of
     from llmlab.measure.metrics import summarize
     from llmlab.sim.pools import moved_summary

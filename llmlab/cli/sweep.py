@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from llmlab.cli.failing import fail
-from llmlab.cli.report import GOODPUT_HELP
+from llmlab.cli.metrics import GOODPUT_HELP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmlab.cli.failing import fail
-from llmlab.cli.report import err
+from llmlab.cli.metrics import err
 
 if TYPE_CHECKING:
     from llmlab.trace import Trace

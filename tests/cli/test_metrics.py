@@ -9,7 +9,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from llmlab.cli import compare, report
+from llmlab.cli import compare, metrics
 from tests.measure.traces import record, trace
 
 WORKLOAD = {
@@ -56,7 +56,7 @@ def cli(tmp_path, monkeypatch):
 
 
 def test_metrics_shows_the_figures_within_eighty_columns(cli):
-    result = cli(report.app, "base.jsonl")
+    result = cli(metrics.app, "base.jsonl")
     assert result.exit_code == 0
     for words in ("Submitted", "TTFT, ms", "ITL (per token), ms", "Goodput, req/s", "100.0"):
         assert words in result.stdout
@@ -64,41 +64,41 @@ def test_metrics_shows_the_figures_within_eighty_columns(cli):
 
 
 def test_json_csv_and_markdown_are_the_only_thing_on_stdout(cli):
-    data = json.loads(cli(report.app, "base.jsonl", "--json").stdout)
+    data = json.loads(cli(metrics.app, "base.jsonl", "--json").stdout)
     assert data["classes"]["chat"]["ttft_ms"]["p95"] == 50
     assert data["all"]["attainment"] == 1.0
-    keys = json.loads(cli(report.app, "base.jsonl", "--vllm").stdout)
+    keys = json.loads(cli(metrics.app, "base.jsonl", "--vllm").stdout)
     assert keys["mean_itl_ms"] == 20
-    rows = list(csv.DictReader(io.StringIO(cli(report.app, "base.jsonl", "--csv").stdout)))
+    rows = list(csv.DictReader(io.StringIO(cli(metrics.app, "base.jsonl", "--csv").stdout)))
     assert {"class", "figure", "p95", "value"} <= set(rows[0])
-    assert cli(report.app, "base.jsonl", "--markdown").stdout.startswith("| Requests | all |")
+    assert cli(metrics.app, "base.jsonl", "--markdown").stdout.startswith("| Requests | all |")
 
 
 def test_limits_on_the_command_line_replace_those_of_the_workload(cli):
-    strict = cli(report.app, "base.jsonl", "--json", "--goodput", "chat.ttft:49")
+    strict = cli(metrics.app, "base.jsonl", "--json", "--goodput", "chat.ttft:49")
     data = json.loads(strict.stdout)
     assert (data["all"]["good"], data["all"]["judged"]) == (0, 5)
     assert data["all"]["misses"] == {"ttft_ms": 5}
-    both = cli(report.app, "base.jsonl", "--json", "--goodput", "ttft:50", "--goodput", "gap:19")
+    both = cli(metrics.app, "base.jsonl", "--json", "--goodput", "ttft:50", "--goodput", "gap:19")
     assert json.loads(both.stdout)["all"]["misses"] == {"gap_ms": 5}
 
 
 def test_a_window_is_given_in_seconds_from_the_first_send(cli):
-    data = json.loads(cli(report.app, "base.jsonl", "--json", "--window", 1, 3).stdout)
+    data = json.loads(cli(metrics.app, "base.jsonl", "--json", "--window", 1, 3).stdout)
     assert data["all"]["counts"]["submitted"] == 2
     assert data["all"]["rates"]["output_tok_s"] == 4
 
 
 def test_percentiles_and_intervals_on_request(cli):
     options = ("--metric-percentiles", "50,90,99.9", "--bootstrap", 20)
-    entry = json.loads(cli(report.app, "base.jsonl", "--json", *options).stdout)["all"]["ttft_ms"]
+    entry = json.loads(cli(metrics.app, "base.jsonl", "--json", *options).stdout)["all"]["ttft_ms"]
     assert {"p50", "p90", "p99.9"} <= set(entry)
     assert entry["ci95"]["mean"] == [50, 50]
-    assert "95 % interval" in cli(report.app, "base.jsonl", "--bootstrap", 20).stdout
+    assert "95 % interval" in cli(metrics.app, "base.jsonl", "--bootstrap", 20).stdout
 
 
 def test_a_page_is_written_where_asked(cli, tmp_path):
-    result = cli(report.app, "base.jsonl", "--html", "page.html")
+    result = cli(metrics.app, "base.jsonl", "--html", "page.html")
     assert result.exit_code == 0
     assert "wrote page.html" in result.stderr
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
@@ -120,7 +120,7 @@ def test_a_page_is_written_where_asked(cli, tmp_path):
 )
 def test_bad_input_is_one_sentence_and_status_2(cli, tmp_path, arguments, words):
     (tmp_path / "broken.jsonl").write_text("{]\n")
-    result = cli(report.app, *arguments)
+    result = cli(metrics.app, *arguments)
     assert result.exit_code == 2
     assert words in result.stderr
     assert "Traceback" not in result.stderr
@@ -131,7 +131,7 @@ def test_a_trace_that_cannot_be_true_is_refused(cli):
     bad = run()
     bad.requests["r0"].completion_tokens = 1
     bad.write_jsonl("bad.jsonl")
-    result = cli(report.app, "bad.jsonl")
+    result = cli(metrics.app, "bad.jsonl")
     assert result.exit_code == 2
     assert "request r0: 4 tokens were streamed but completion_tokens says 1" in result.stderr
 
@@ -162,7 +162,7 @@ def test_compare_refuses_with_a_status_of_its_own(cli):
 
 
 def test_help_shows_an_example():
-    for app, words in ((report.app, "llmlab metrics run.jsonl"), (compare.app, "llmlab compare")):
+    for app, words in ((metrics.app, "llmlab metrics run.jsonl"), (compare.app, "llmlab compare")):
         result = CliRunner().invoke(app, ["--help"])
         assert result.exit_code == 0
         assert words in result.stdout
