@@ -48,7 +48,7 @@ class CpuForward:
             tuple(pool.data_ptr() for pool in kv.layer(i)) for i in range(len(model.layers))
         ]
         self.eps = torch.tensor([c.rms_norm_eps])
-        self.scores = torch.empty(most_threads(), heads // kv_heads, positions)
+        self.scores = torch.empty(most_threads(), heads, positions)
         self.head_norms = [
             None
             if layer.q_norm is None or layer.k_norm is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,21 +11,22 @@ if TYPE_CHECKING:
     from llmlab.engine.model import Linear
     from llmlab.kernels.cpu_product import Products
 
-MakeLinear = Callable[[torch.Tensor, "torch.Tensor | None"], "Linear"]
+MakeLinear = Callable[[Sequence[torch.Tensor], "torch.Tensor | None"], "Linear"]
+"""From weights [N, K] of one input, one below the other, and a bias."""
 
 
 class HalfLinear:
     """y = x W^T + b with W in this package's own panels, see `kernels.cpu_product`."""
 
     def __init__(
-        self, products: Products, weight: torch.Tensor, bias: torch.Tensor | None = None
+        self, products: Products, parts: Sequence[torch.Tensor], bias: torch.Tensor | None = None
     ) -> None:
         from llmlab.kernels.cpu_product import pack
         from llmlab.kernels.cpu_tile import COLUMNS
 
         self._products, self.bias = products, bias
-        self.rows = weight.shape[0]
-        self.packed = pack(weight)
+        self.rows = sum(len(part) for part in parts)
+        self.packed = pack(parts)
         self.padded = self.packed.shape[0] * COLUMNS
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -50,29 +51,27 @@ class PackedLinear:
     It fills K up to a multiple of 512 with zeros, so its memory can be nearly twice the weights'.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+    def __init__(self, parts: Sequence[torch.Tensor], bias: torch.Tensor | None = None) -> None:
         bias = None if bias is None else bias.float()
-        self.packed = torch.ops.quantized.linear_prepack_fp16(weight.float(), bias)
+        weight = torch.cat([part.float() for part in parts])
+        self.packed = torch.ops.quantized.linear_prepack_fp16(weight, bias)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = torch.ops.quantized.linear_dynamic_fp16(x, self.packed)
         return y
 
 
-def half_linear(deepest: int) -> MakeLinear | None:
-    """What makes linear layers in 16 bits here, best first; None where nothing does.
-
-    deepest: the largest K of the model's products.
-    """
+def half_linear() -> MakeLinear | None:
+    """What makes linear layers in 16 bits here, best first; None where nothing does."""
     try:
         from llmlab.kernels.cpu_product import Products
 
-        products = Products(deepest)
-        return lambda weight, bias: HalfLinear(products, weight, bias)
+        products = Products()
+        return lambda parts, bias: HalfLinear(products, parts, bias)
     except (ImportError, RuntimeError):
         pass
     try:
-        PackedLinear(torch.zeros(8, 8))(torch.zeros(1, 8))
+        PackedLinear([torch.zeros(8, 8)])(torch.zeros(1, 8))
     except (RuntimeError, AttributeError, NotImplementedError):
         return None
     return PackedLinear

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -155,10 +154,9 @@ def build_model(
     packed: weights in 16 bits if this machine has a product for them.
     """
     config = source.config
-    make = half_linear(max(config.hidden_size, config.intermediate_size)) if packed else None
+    make = half_linear() if packed else None
     packed = make is not None
     total = config.num_hidden_layers + 1
-    scratch: dict[torch.Size, torch.Tensor] = {}
 
     def note(done: int) -> None:
         if progress:
@@ -167,29 +165,16 @@ def build_model(
     def vector(name: str) -> torch.Tensor:
         return source.get(name).to(device=device, dtype=dtype).clone()
 
-    def stacked(names: Sequence[str]) -> torch.Tensor:
-        """Weights of several projections of one input, one below the other."""
-        parts = [source.get(f"{name}.weight") for name in names]
-        shape = torch.Size([sum(part.shape[0] for part in parts), parts[0].shape[1]])
-        if packed:
-            # Packing copies: one buffer a shape serves all layers, and no holes are left behind.
-            if shape not in scratch:
-                scratch[shape] = torch.empty(shape, dtype=torch.float16)
-            weight = scratch[shape]
-        else:
-            weight = torch.empty(shape, device=device, dtype=dtype)
-        first = 0
-        for part in parts:
-            weight[first : first + part.shape[0]] = part
-            first += part.shape[0]
-        return weight
-
     def linear(*names: str) -> Linear:
-        weight, bias = stacked(names), None
+        """Weights of several projections of one input, one below the other."""
+        parts, bias = [source.get(f"{name}.weight") for name in names], None
         if f"{names[0]}.bias" in source.names:
             bias = torch.cat([source.get(f"{n}.bias") for n in names])
             bias = bias.to(device=device, dtype=dtype)
-        return PlainLinear(weight, bias) if make is None else make(weight, bias)
+        if make is not None:
+            return make(parts, bias)
+        weight = torch.cat([part.to(device=device, dtype=dtype) for part in parts])
+        return PlainLinear(weight, bias)
 
     def layer(index: int) -> Layer:
         at = f"model.layers.{index}"
@@ -214,13 +199,11 @@ def build_model(
         head: Linear = PlainLinear(embedding)
     else:
         head = linear("model.embed_tokens" if config.tie_word_embeddings else "lm_head")
-        scratch.clear()
     note(1)
     layers = []
     for index in range(config.num_hidden_layers):
         layers.append(layer(index))
         note(index + 2)
-    scratch.clear()
     give_back()
     return Model(
         config=config,

@@ -1,7 +1,8 @@
 """Decode attention on the CPU, straight from the pages: nothing is gathered, nothing is padded.
 
 One query a request. Work is dealt out by (request, key head): its keys are read once, for all the
-query heads that share them, then its values. Compiled by numba for one head size, in float32.
+query heads that share them, then its values; the key heads of a request that fall to one thread
+together, page by page. Compiled by numba for one head size, in float32.
 """
 
 from __future__ import annotations
@@ -11,11 +12,27 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import carray, cfunc
+from numba import carray, cfunc, njit
 
-from llmlab.kernels.cpu_dots import dots_for, sums_for
+from llmlab.kernels.cpu_dots import dots, sums
 from llmlab.kernels.cpu_parts import exp, f32
 from llmlab.kernels.cpu_team import OPTIONS, PART, share, thread_rank
+
+
+@njit(error_model="numpy", fastmath=OPTIONS["fastmath"], inline="always")
+def softmax(scores, count, scale):
+    """The first `count` scores, scaled, become weights that sum to 1."""
+    top = scores[0]
+    for i in range(count):
+        top = max(top, scores[i])
+    total = f32(0)
+    for i in range(count):
+        e = exp((scores[i] - top) * scale)
+        scores[i] = e
+        total += e
+    share_of = f32(1) / total
+    for i in range(count):
+        scores[i] *= share_of
 
 
 @cache
@@ -25,8 +42,6 @@ def attend_for(dim: int, group: int) -> Any:
     Both are constants of the compiled code, see `cpu_dots`.
     """
     scale = f32(1 / math.sqrt(dim))
-
-    dots, sums = dots_for(dim, group), sums_for(dim, group)
 
     @cfunc(PART, **OPTIONS)
     def attend(arguments):
@@ -38,40 +53,48 @@ def attend_for(dim: int, group: int) -> Any:
         table = carray(arguments[1], (1 << 40, table_width), dtype=np.int32)
         lens = carray(arguments[2], 1 << 40, dtype=np.int32)
         rows = carray(arguments[3], (2, requests), dtype=np.int64)
-        out = carray(arguments[4], (1 << 40, kv_heads, group, dim), dtype=np.float32)
-        scores = carray(arguments[5], (1 << 20, group, longest), dtype=np.float32)[thread_rank()]
-        scratch = scores.ctypes.data
-        token_bytes = 4 * kv_heads * dim
-        first, last = share(requests * kv_heads)
-        for item in range(first, last):
+        out = carray(arguments[4], (1 << 40, kv_heads * group, dim), dtype=np.float32)
+        heads = kv_heads * group
+        scores = carray(arguments[5], (1 << 20, heads, longest), dtype=np.float32)[thread_rank()]
+        token_bytes, page_bytes = 4 * kv_heads * dim, 4 * block * kv_heads * dim
+        item, last = share(requests * kv_heads)
+        while item < last:
             r, token = rows[0, item // kv_heads], rows[1, item // kv_heads]
-            h = item % kv_heads
+            first_head = item % kv_heads
+            end_head = min(kv_heads, first_head + last - item)
+            item += end_head - first_head
             context = np.int64(lens[r])
             blocks = (context + block - 1) // block
-            q = qkv + 4 * (token * q_stride + h * group * dim)
+            # While a page is computed, the one after it is on its way.
+            values_first = values + np.int64(table[r, 0]) * page_bytes
+            following = values_first
+            if item < last:
+                following = keys + np.int64(table[rows[0, item // kv_heads], 0]) * page_bytes
             for b in range(blocks):
-                k = keys + np.int64(table[r, b]) * block * token_bytes + 4 * h * dim
+                page = keys + np.int64(table[r, b]) * page_bytes
+                ahead = values_first
+                if b + 1 < blocks:
+                    ahead = keys + np.int64(table[r, b + 1]) * page_bytes
                 count = min(block, context - b * block)
-                dots(q, k, token_bytes, count, scratch + 4 * b * block, 4 * longest)
-            o = out[token, h]
-            for g in range(group):
-                top = scores[g, 0]
-                for i in range(context):
-                    top = max(top, scores[g, i])
-                total = f32(0)
-                for i in range(context):
-                    e = exp((scores[g, i] - top) * scale)
-                    scores[g, i] = e
-                    total += e
-                share_of = f32(1) / total
-                for i in range(context):
-                    scores[g, i] *= share_of
+                for h in range(first_head, end_head):
+                    q = qkv + 4 * (token * q_stride + h * group * dim)
+                    to = scores[h * group].ctypes.data + 4 * b * block
+                    at = 4 * h * dim
+                    dots(dim, group, q, page + at, token_bytes, count, to, 4 * longest, ahead + at)
+            for h in range(first_head * group, end_head * group):
+                softmax(scores[h], context, scale)
                 for d in range(dim):
-                    o[g, d] = f32(0)
-            to = result + 4 * (token * kv_heads + h) * group * dim
+                    out[token, h, d] = f32(0)
             for b in range(blocks):
-                v = values + np.int64(table[r, b]) * block * token_bytes + 4 * h * dim
+                page = values + np.int64(table[r, b]) * page_bytes
+                ahead = following
+                if b + 1 < blocks:
+                    ahead = values + np.int64(table[r, b + 1]) * page_bytes
                 count = min(block, context - b * block)
-                sums(scratch + 4 * b * block, 4 * longest, v, token_bytes, count, to)
+                for h in range(first_head, end_head):
+                    p = scores[h * group].ctypes.data + 4 * b * block
+                    to = result + 4 * (token * heads + h * group) * dim
+                    at = 4 * h * dim
+                    sums(dim, group, p, 4 * longest, page + at, token_bytes, count, to, ahead + at)
 
     return attend

@@ -15,9 +15,10 @@ import numpy as np
 from numba import carray, cfunc
 
 from llmlab.kernels.cpu_parts import exp, f32
-from llmlab.kernels.cpu_product import many_rows
 from llmlab.kernels.cpu_team import OPTIONS, PART, share, thread_rank
-from llmlab.kernels.cpu_tile import COLUMNS, MOST_ROWS
+from llmlab.kernels.cpu_tile import COLUMNS, MOST_ROWS, Kind, tiles
+
+many_rows = tiles(1, MOST_ROWS, Kind())
 
 
 @cfunc(PART, **OPTIONS)
@@ -76,9 +77,13 @@ def attend_chunk(arguments):
                 q + 4 * (start * q_stride + head * dim),
                 q_stride,
                 keys + 4 * (h * panels + p) * dim * COLUMNS,
+                0,
                 dim,
                 mine + 4 * p * COLUMNS,
                 width,
+                0,
+                0,
+                0,
             )
         for i in range(rows):
             row = scores[i * width : i * width + seen]
@@ -102,7 +107,11 @@ def attend_chunk(arguments):
                 mine,
                 width,
                 values + 4 * (h * (dim // COLUMNS) + j) * context * COLUMNS,
+                0,
                 seen,
                 out + 4 * ((start * heads + head) * dim + j * COLUMNS),
                 heads * dim,
+                0,
+                0,
+                0,
             )

@@ -15,15 +15,14 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from llmlab.kernels.cpu_tile import FLOAT, I32, I64, WIDTH, load, number
+from llmlab.kernels.cpu_tile import FLOAT, I32, I64, WIDTH, load, number, prefetch, store
+
+LINE = 64  # bytes of a cache line
+SUMS = 12 if WIDTH == 8 else 24  # vectors of sums that leave registers for the rest
 
 
 def _function(b: ir.IRBuilder, name: str, kind: ir.FunctionType) -> ir.Function:
     return b.module.globals.get(name) or ir.Function(b.module, kind, name)
-
-
-def _store(b: ir.IRBuilder, value: Any, base: Any, offset: Any) -> None:
-    b.store(value, b.inttoptr(b.add(base, offset), value.type.as_pointer())).align = 4
 
 
 def _loop(b: ir.IRBuilder, name: str) -> tuple[Any, ir.Block, ir.Block, ir.Block]:
@@ -43,74 +42,123 @@ def _repeat(b: ir.IRBuilder, i: Any, count: Any, body: ir.Block, after: ir.Block
     b.position_at_end(after)
 
 
-def dots_for(dim: int, group: int) -> Any:
-    """f(q, k, bytes from key to key, count, scores, bytes from head to head); count >= 1."""
+def _fetch(b: ir.IRBuilder, ahead: Any, i: Any, step: Any, size: int) -> None:
+    """Ask for the i-th key or value from `ahead` on, line by line."""
+    row = b.mul(i, step)
+    for offset in range(0, size, LINE):
+        prefetch(b, b.add(ahead, row), number(offset))
+
+
+def at_once(group: int, vectors: int) -> int:
+    """Vectors of a value whose sums, for all heads of a group, fit into the registers."""
+    fitting = [n for n in range(1, vectors + 1) if not vectors % n and n * group <= SUMS]
+    return max(fitting, default=1)
+
+
+def emit_dots(b: ir.IRBuilder, dim: int, group: int, args: Any) -> None:
+    q, k, k_step, count, out, step, ahead = args
     width = gcd(dim, WIDTH)
     vector = ir.VectorType(FLOAT, width)
+    fma = _function(b, f"llvm.fma.v{width}f32", ir.FunctionType(vector, [vector] * 3))
+    kind = ir.FunctionType(FLOAT, [FLOAT, vector])
+    total = _function(b, f"llvm.vector.reduce.fadd.v{width}f32", kind)
     cells = [(g, j) for g in range(group) for j in range(dim // width)]
-
-    @intrinsic
-    def dots(context: Any, q: Any, k: Any, k_step: Any, count: Any, out: Any, step: Any) -> Any:
-        def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
-            q, k, k_step, count, out, step = args
-            fma = _function(b, f"llvm.fma.v{width}f32", ir.FunctionType(vector, [vector] * 3))
-            kind = ir.FunctionType(FLOAT, [FLOAT, vector])
-            total = _function(b, f"llvm.vector.reduce.fadd.v{width}f32", kind)
-            queries = {
-                (g, j): load(b, vector, q, number(4 * (g * dim + j * width)), 4) for g, j in cells
-            }
-            i, _, body, after = _loop(b, "dots")
-            row = b.add(k, b.mul(i, k_step))
-            keys = [load(b, vector, row, number(4 * j * width), 4) for j in range(dim // width)]
-            for g in range(group):
-                dot = b.fmul(queries[g, 0], keys[0])
-                for j in range(1, dim // width):
-                    dot = b.call(fma, [queries[g, j], keys[j], dot])
-                zero = ir.Constant(FLOAT, -0.0)
-                score = b.call(total, [zero, dot], fastmath=("reassoc",))
-                place = b.add(b.mul(step, number(g)), b.mul(i, number(4)))
-                _store(b, score, out, place)
-            _repeat(b, i, count, body, after)
-            return context.get_dummy_value()
-
-        return types.void(*[types.intp] * 6), generate
-
-    return dots
+    queries = {(g, j): load(b, vector, q, number(4 * (g * dim + j * width)), 4) for g, j in cells}
+    i, _, body, after = _loop(b, "dots")
+    row = b.add(k, b.mul(i, k_step))
+    keys = [load(b, vector, row, number(4 * j * width), 4) for j in range(dim // width)]
+    _fetch(b, ahead, i, k_step, 4 * dim)
+    for g in range(group):
+        dot = b.fmul(queries[g, 0], keys[0])
+        for j in range(1, dim // width):
+            dot = b.call(fma, [queries[g, j], keys[j], dot])
+        score = b.call(total, [ir.Constant(FLOAT, -0.0), dot], fastmath=("reassoc",))
+        store(b, score, out, b.add(b.mul(step, number(g)), b.mul(i, number(4))))
+    _repeat(b, i, count, body, after)
 
 
-def sums_for(dim: int, group: int) -> Any:
-    """f(p, bytes from head to head, v, bytes from value to value, count, out); count >= 1."""
+def emit_sums(b: ir.IRBuilder, dim: int, group: int, first: int, args: Any) -> None:
+    """The sums of `at_once` vectors of the values from `first` on."""
+    p, step, v, v_step, count, out, ahead = args
     width = gcd(dim, WIDTH)
     vector = ir.VectorType(FLOAT, width)
-    spread = ir.Constant(ir.VectorType(I32, width), [0] * width)
-    cells = [(g, j) for g in range(group) for j in range(dim // width)]
+    fma = _function(b, f"llvm.fma.v{width}f32", ir.FunctionType(vector, [vector] * 3))
+    undefined, spread = ir.Constant(vector, ir.Undefined), ir.VectorType(I32, width)
+    here = range(first, first + at_once(group, dim // width))
+    where = {(g, j): number(4 * (g * dim + j * width)) for g in range(group) for j in here}
+    start = {cell: load(b, vector, out, place, 4) for cell, place in where.items()}
+    i, before, body, after = _loop(b, "sums")
+    total = {cell: b.phi(vector) for cell in where}
+    row = b.add(v, b.mul(i, v_step))
+    values = {j: load(b, vector, row, number(4 * j * width), 4) for j in here}
+    if first == 0:
+        _fetch(b, ahead, i, v_step, 4 * dim)
+    for g in range(group):
+        weight = load(b, FLOAT, b.add(p, b.mul(step, number(g))), b.mul(i, number(4)), 4)
+        one = b.insert_element(undefined, weight, ir.Constant(I32, 0))
+        many = b.shuffle_vector(one, undefined, ir.Constant(spread, [0] * width))
+        for j in here:
+            phi = total[g, j]
+            phi.add_incoming(start[g, j], before)
+            total[g, j] = b.call(fma, [many, values[j], phi])
+            phi.add_incoming(total[g, j], body)
+    _repeat(b, i, count, body, after)
+    for cell, place in where.items():
+        store(b, total[cell], out, place)
 
-    @intrinsic
-    def sums(context: Any, p: Any, step: Any, v: Any, v_step: Any, count: Any, out: Any) -> Any:
-        def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
-            p, step, v, v_step, count, out = args
-            fma = _function(b, f"llvm.fma.v{width}f32", ir.FunctionType(vector, [vector] * 3))
-            undefined = ir.Constant(vector, ir.Undefined)
-            where = {(g, j): number(4 * (g * dim + j * width)) for g, j in cells}
-            start = {cell: load(b, vector, out, where[cell], 4) for cell in cells}
-            i, before, body, after = _loop(b, "sums")
-            total = {cell: b.phi(vector) for cell in cells}
-            row = b.add(v, b.mul(i, v_step))
-            values = [load(b, vector, row, number(4 * j * width), 4) for j in range(dim // width)]
-            for g in range(group):
-                weight = load(b, FLOAT, b.add(p, b.mul(step, number(g))), b.mul(i, number(4)), 4)
-                one = b.insert_element(undefined, weight, ir.Constant(I32, 0))
-                many = b.shuffle_vector(one, undefined, spread)
-                for j in range(dim // width):
-                    phi = total[g, j]
-                    phi.add_incoming(start[g, j], before)
-                    total[g, j] = b.call(fma, [many, values[j], phi])
-                    phi.add_incoming(total[g, j], body)
-            _repeat(b, i, count, body, after)
-            for cell in cells:
-                _store(b, total[cell], out, where[cell])
-            return context.get_dummy_value()
 
-        return types.void(*[types.intp] * 6), generate
+# `dim` and `group` must be constants where these are called: the loops over them are written out.
+# They are arguments and no closure: numba finds what it compiled before by the values that a
+# function closes over, and finds nothing by a function among them.
 
-    return sums
+
+@intrinsic(prefer_literal=True)
+def dots(
+    context: Any,
+    dim: Any,
+    group: Any,
+    q: Any,
+    k: Any,
+    k_step: Any,
+    count: Any,
+    out: Any,
+    step: Any,
+    ahead: Any,
+) -> Any:
+    """(dim, group, q, k, bytes from key to key, count, scores, bytes from head to head, ahead).
+
+    count >= 1. ahead: where the keys or values lie that are read next, as many and as far apart.
+    """
+
+    def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        emit_dots(b, dim.literal_value, group.literal_value, args[2:])
+        return context.get_dummy_value()
+
+    return types.void(dim, group, *[types.intp] * 7), generate
+
+
+@intrinsic(prefer_literal=True)
+def sums(
+    context: Any,
+    dim: Any,
+    group: Any,
+    p: Any,
+    step: Any,
+    v: Any,
+    v_step: Any,
+    count: Any,
+    out: Any,
+    ahead: Any,
+) -> Any:
+    """(dim, group, p, bytes from head to head, v, bytes from value to value, count, out, ahead).
+
+    count >= 1, ahead: as in `dots`.
+    """
+
+    def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        vectors = dim.literal_value // gcd(dim.literal_value, WIDTH)
+        for first in range(0, vectors, at_once(group.literal_value, vectors)):
+            emit_sums(b, dim.literal_value, group.literal_value, first, args[2:])
+        return context.get_dummy_value()
+
+    return types.void(dim, group, *[types.intp] * 7), generate

@@ -107,15 +107,15 @@ def _products(device: str) -> dict[str, Product]:
 
     def packed(n: int) -> Callable[[], Any]:
         a = torch.rand(n, n)
-        make = half_linear(n)
+        make = half_linear()
         assert make is not None  # asked below
-        product = make(a, None)
+        product = make([a], None)
         return lambda: product(a)
 
     products = {"fp32": plain(torch.float32)}
     if device != "cpu":
         products |= {"fp16": plain(torch.float16), "bf16": plain(torch.bfloat16)}
-    elif half_linear(8) is not None:
+    elif half_linear() is not None:
         products["fp16"] = packed
     return products
 

@@ -18,8 +18,9 @@ from llmlab.engine.kv_cache import KVCache
 from llmlab.engine.load import build_model
 from llmlab.engine.model import rms_norm
 from llmlab.engine.weights import TINY, TINY_MODELS, random_source
+from llmlab.kernels.cpu_attention import attend_for
 from llmlab.kernels.cpu_parts import add_norm, silu_mul
-from llmlab.kernels.cpu_product import Products, pack
+from llmlab.kernels.cpu_product import BLOCK, Products, pack
 from llmlab.kernels.cpu_team import Part
 from llmlab.kernels.cpu_tile import COLUMNS, MOST_ROWS
 
@@ -47,12 +48,12 @@ def run(part, *tensors):
 # ---------------------------------------------------------------- parts
 
 
-@pytest.mark.parametrize("depth", [1, 40, 64])
+@pytest.mark.parametrize("depth", [1, 40, 3 * BLOCK // 2])
 @pytest.mark.parametrize("columns", [COLUMNS, 7 * COLUMNS, 5 * COLUMNS + 3])
 def test_a_product_is_that_of_the_rounded_weights_whatever_the_rows(depth, columns):
     torch.manual_seed(depth)
     weight, x = torch.randn(columns, depth), torch.randn(3 * MOST_ROWS + 5, depth)
-    products, panels = Products(depth), pack(weight)
+    products, panels = Products(), pack(weight.split(2 * COLUMNS))
     expected = x.double() @ weight.half().double().T
     width = panels.shape[0] * COLUMNS
     whole = torch.full((len(x), width), math.nan)
@@ -188,3 +189,9 @@ def test_a_decode_step_calls_no_more_at_a_larger_batch_and_gathers_no_context(pa
     assert more_calls.get("aten::empty", 0) <= 4, "a step allocates"
     assert more_calls.get("aten::index_select", 0) <= 1, "only the embedding is looked up"
     assert not {"aten::gather", "aten::scaled_dot_product_attention"} & set(more_calls)
+
+
+def test_what_was_compiled_once_is_found_again():
+    """Each process would compile for seconds otherwise, and leave one more file on disk."""
+    attend_for.__wrapped__(16, 2)
+    assert attend_for.__wrapped__(16, 2).cache_hits == 1
