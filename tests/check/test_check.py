@@ -212,6 +212,7 @@ def test_progress_keeps_the_best_state(store: Store) -> None:
     assert "1 of" in repr(progress(store=store))
 
 
+@pytest.mark.slow
 def test_the_checker_needs_no_torch_and_no_widgets() -> None:
     code = (
         "import sys, llmlab.check as c; from llmlab.check.store import Store;"

@@ -35,6 +35,7 @@ def _writer(path: Path, name: str, count: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_a_killed_kernel_loses_nothing_that_was_confirmed(tmp_path: Path) -> None:
     path = tmp_path / "progress.db"
     writer = _writer(path, "A", 100_000)
@@ -48,6 +49,7 @@ def test_a_killed_kernel_loses_nothing_that_was_confirmed(tmp_path: Path) -> Non
     assert len(kept) <= len(confirmed) + 1
 
 
+@pytest.mark.slow
 def test_several_kernels_write_at_once(tmp_path: Path) -> None:
     path = tmp_path / "progress.db"
     writers = [_writer(path, name, 30) for name in "ABCD"]

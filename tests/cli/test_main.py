@@ -14,6 +14,8 @@ import pytest
 
 from llmlab.cli.main import COMMANDS
 
+pytestmark = pytest.mark.slow  # each starts the command as a user does
+
 
 def llmlab(*args: str, **more) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", **more.pop("env", {})}
@@ -34,7 +36,6 @@ def test_help_names_every_command_in_80_columns():
     assert "Examples" in text
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_has_help_with_an_example_and_loads_no_torch(name):
     code = (

@@ -110,6 +110,7 @@ def test_prose_shows_its_rubric_only_after_it_was_committed(home):
     assert events(home, "confidence")[-1].data["observation"] == "an observation"
 
 
+@pytest.mark.slow
 def test_input_that_ends_early_keeps_what_was_answered(home):
     typed = letter("B13.earns-a-point", True) + "\n"
     done = subprocess.run(
@@ -121,6 +122,7 @@ def test_input_that_ends_early_keeps_what_was_answered(home):
     assert len(events(home, "attempt")) == 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_with_130_without_a_traceback_and_keeps_what_was_answered(home):
     running = subprocess.Popen(
         [*LLMLAB, "quiz", "--topic", "B13"],

@@ -516,6 +516,7 @@ def test_the_trace_survives_a_file(tiny, tmp_path):
     assert back.steps == engine.trace.steps
 
 
+@pytest.mark.slow
 def test_importing_the_package_of_the_engine_does_not_import_torch():
     import subprocess
     import sys

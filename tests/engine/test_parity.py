@@ -14,6 +14,7 @@ from llmlab.engine.gguf_file import open_gguf
 from llmlab.engine.load import find_smollm2
 from llmlab.sched.request import SamplingParams
 
+pytestmark = pytest.mark.slow  # transformers, and each compiled shape, take seconds
 transformers = pytest.importorskip("transformers")
 
 TOLERANCE = 1e-3
@@ -66,11 +67,11 @@ def saved_model(kind: str, folder: Path, **changes):
         ("qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
     ],
 )
-@pytest.mark.parametrize("attention", ["torch", pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("attention", ["torch", None])
 def test_a_random_model_gives_the_same_logits_and_greedy_tokens(
     kind, changes, attention, tmp_path, logits_of
 ):
-    """attention None: compiled where numba is, which takes seconds for each shape."""
+    """attention None: compiled where numba is."""
     theirs = saved_model(kind, tmp_path, **changes)
     ours = load_model(tmp_path, exact=True)
     ids = [(7 * i * i + 3) % 259 for i in range(70)]
@@ -132,7 +133,6 @@ def their_smollm2(tmp_path_factory):
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
-@pytest.mark.slow
 def test_smollm2_gives_the_same_logits_within_a_thousandth(smollm2, their_smollm2, logits_of):
     for prompt in PROMPTS:
         ids = smollm2.tokenizer.encode(prompt)
@@ -141,7 +141,6 @@ def test_smollm2_gives_the_same_logits_within_a_thousandth(smollm2, their_smollm
         assert (logits_of(smollm2, ids) - expected).abs().max() < TOLERANCE, prompt
 
 
-@pytest.mark.slow
 def test_smollm2_continues_greedily_as_transformers_does(smollm2, their_smollm2):
     engine = Engine(smollm2, config=engine_config())
     params = SamplingParams(max_tokens=24, ignore_eos=True)
@@ -155,7 +154,6 @@ def test_smollm2_continues_greedily_as_transformers_does(smollm2, their_smollm2)
         assert_greedy_equal(their_smollm2, prompt, tokens[name])
 
 
-@pytest.mark.slow
 def test_packed_half_precision_weights_stay_close_to_float32(smollm2, logits_of):
     packed = load_model()
     ids = smollm2.tokenizer.encode(PROMPTS[0])

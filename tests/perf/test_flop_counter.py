@@ -11,6 +11,8 @@ from llmlab.engine import Engine, load_model
 from llmlab.perf.cost import CostModel, Precision, trace_shapes
 from llmlab.sched.request import SamplingParams
 
+pytestmark = pytest.mark.slow  # the counter alone costs seconds to load
+
 
 def plain_attention(q, k_cache, v_cache, batch):
     """Attention as two products that torch's counter knows (it passes over the fused one)."""
@@ -56,7 +58,6 @@ def test_every_step_of_the_tiny_model_costs_what_torch_counts(name):
         assert counted == predicted
 
 
-@pytest.mark.slow
 def test_every_step_of_the_real_model_costs_what_torch_counts():
     steps = counted_and_predicted(load_model(exact=True), [5, 40], 3)
     assert len(steps) > 2

@@ -122,6 +122,7 @@ def test_a_second_request_on_a_connection_has_the_same_patience():
         assert b"HTTP/1.1 408" in answers
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_its_stream_is_cut_off_and_its_request_aborted():
     engine = FakeEngine(EngineConfig(max_model_len=10**6), step_s=0)
     with serving(engine, write_timeout=0.3) as (_, url), connect(url) as connection:
