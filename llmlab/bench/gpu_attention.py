@@ -69,7 +69,7 @@ class Cell:
         batch, length = len(self.context), int(self.context[0])
         q = self.q[i].view(batch, -1, self.heads.q, self.heads.dim).transpose(1, 2).contiguous()
         pages = self.tables[i].long()
-        k, v = (
+        k, v = (  # pages side by side: [B, C, Hkv, D], then heads first
             cache[pages].flatten(1, 2)[:, :length].transpose(1, 2).contiguous()
             for cache in (self.k_cache, self.v_cache)
         )

@@ -78,16 +78,17 @@ def paged_attention(
 
 
 def _decode(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Decodes) -> torch.Tensor:
-    """q [R, Hq, D], one query a request."""
+    """q [R, Hq, D], one query a request; k, v [slots, Hkv, D], C slots a request; like q."""
     rows, heads, dim = q.shape
     kv_heads = k.shape[1]
     # Query heads that share a key head are rows of one product.
     q = q.view(rows, kv_heads, heads // kv_heads, dim)  # [R, Hkv, G, D]
+    # [R, Hkv, C, D]
     k = k.index_select(0, group.slots).view(rows, -1, kv_heads, dim).transpose(1, 2)
     v = v.index_select(0, group.slots).view(rows, -1, kv_heads, dim).transpose(1, 2)
     mask = group.mask
     if mask is not None:
-        mask = mask.expand(-1, -1, heads // kv_heads, -1)
+        mask = mask.expand(-1, -1, heads // kv_heads, -1)  # [R, 1, G, C]
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).reshape(rows, heads, dim)
 
 
@@ -102,7 +103,7 @@ def attend_chunk(
     k = k.transpose(0, 1)[:, None].expand(-1, group, -1, -1)  # [Hkv, G, C, D], nothing copied
     v = v.transpose(0, 1)[:, None].expand(-1, group, -1, -1)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
-    return out.permute(2, 0, 1, 3).reshape(n, heads, dim)
+    return out.permute(2, 0, 1, 3).reshape(n, heads, dim)  # [n, Hkv, G, D] flattened
 
 
 def layout(batch: Batch, block_size: int, dtype: torch.dtype) -> tuple[list[Decodes], list[Chunk]]:
@@ -120,7 +121,7 @@ def layout(batch: Batch, block_size: int, dtype: torch.dtype) -> tuple[list[Deco
         if not bool(valid.all()):
             mask = torch.zeros(valid.shape, dtype=dtype, device=device)
             mask = mask.masked_fill_(~valid, -torch.inf)
-            mask = mask[:, None, None, :]
+            mask = mask[:, None, None, :]  # [R, 1, 1, C]
         tokens = torch.tensor([starts[r] for r in rows], device=device)
         groups.append(Decodes(tokens, slots.flatten(), mask))
     chunks = [

@@ -58,7 +58,7 @@ def fused_forward(
         with part("attention"):
             out = attention(q, k_cache, v_cache, batch)  # [T, Hq, D]
         with part("output"):
-            x = layer.output(out.view(-1, heads * dim))
+            x = layer.output(out.view(-1, heads * dim))  # [T, Hq * D] in, [T, E] out
         with part("norm"):
             x = rms_norm(x, layer.mlp_norm, eps, residual)
         with part("mlp"):

@@ -61,8 +61,8 @@ def open_gguf(path: Path) -> Source:
 def unpermute(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
     """Undo llama.cpp's row order, which pairs (2i, 2i+1), for the pairs (i, i + D/2) used here."""
     rows, columns = weight.shape
-    pairs = weight.view(rows // head_dim, head_dim // 2, 2, columns)
-    return pairs.transpose(1, 2).reshape(rows, columns)
+    pairs = weight.view(rows // head_dim, head_dim // 2, 2, columns)  # [H, D/2, 2, E]
+    return pairs.transpose(1, 2).reshape(rows, columns)  # [H, 2, D/2, E] flattened: [H * D, E]
 
 
 def hf_name(name: str) -> str:

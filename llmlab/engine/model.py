@@ -58,7 +58,7 @@ class Model:
             q, k, v = self._project(layer, rms_norm(x, layer.input_norm, eps), rotary)
             kv.write(index, k, v, batch.slots, padded=batch.padded)
             heads = attention(q, *kv.layer(index), batch)  # [T, Hq, D]
-            x = x + layer.output(heads.flatten(1))
+            x = x + layer.output(heads.flatten(1))  # [T, Hq * D] in
             gate, up = layer.gate_up(rms_norm(x, layer.mlp_norm, eps)).chunk(2, dim=-1)
             x = x + layer.down(F.silu(gate).mul_(up))
         return self.head(rms_norm(x[batch.sample_rows], self.norm, eps))
@@ -69,6 +69,7 @@ class Model:
         """Rotated queries [T, Hq, D] and keys [T, Hkv, D], and values [T, Hkv, D]."""
         c = self.config
         both = c.num_attention_heads + c.num_key_value_heads
+        # [T, Hq + 2 Hkv, D]
         qkv = layer.qkv(x).view(-1, both + c.num_key_value_heads, c.head_dim)
         qk, v = qkv[:, :both], qkv[:, both:]
         if layer.q_norm is not None and layer.k_norm is not None:

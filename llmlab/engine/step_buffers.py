@@ -230,7 +230,7 @@ class StepBuffers:
             slots=view("slots", tokens),
             query_start=view("query_start", requests + 1),
             context_len=view("context_len", requests),
-            block_table=table.view(requests, self.width),
+            block_table=table.view(requests, self.width),  # [R, M]
             sample_rows=view("sample_rows", sampled),
             query_lens=query_lens,
             context_lens=contexts,

@@ -150,7 +150,7 @@ def _write_mistake(
         if torch.equal(flat[cache], old[cache]):
             return f"stores nothing into {name}"
     for row in (row for row, slot in enumerate(slots) if slot < 0):
-        hit = (flat[0] == k[row]).flatten(1).all(1).nonzero()
+        hit = (flat[0] == k[row]).flatten(1).all(1).nonzero()  # slots that hold the whole row
         if len(hit):
             return f"writes a padded row into slot {int(hit[0])}: for slot -1 nothing may be stored"
     owned = {slot for slot in slots if slot >= 0}
