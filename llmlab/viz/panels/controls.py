@@ -13,9 +13,19 @@ INK = "var(--jp-ui-font-color1, inherit)"
 GLYPHS = {"info": "○", "busy": "◔", "ok": "✓", "stop": "■", "error": "✗"}
 
 
+LOST = (
+    "■ No kernel is behind this any more: run its cell again. Answers that were checked are kept."
+)
+# JupyterLab marks a view whose kernel was restarted, and leaves it standing with its last words.
+LOST_STYLE = (
+    "<style>.widget-vbox.jupyter-widgets-disconnected[class*=llmlab-]::after"
+    f'{{content:"{LOST}";order:-1;font-weight:600}}</style>'
+)
+
+
 def status_html(kind: str, text: str) -> str:
     """A status line that a screen reader announces: glyph, word and text, escaped."""
-    return (
+    return LOST_STYLE + (
         f'<div role="status" aria-live="polite" style="color:{INK};line-height:1.4">'
         f"{GLYPHS[kind]} {escape(text)}</div>"
     )
