@@ -68,7 +68,8 @@ def main() -> None:
         # A terminal of another locale shows "?" for a sign it has not: words say the same.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    LazyGroup(name="llmlab")(prog_name="llmlab")
+    # Who types the name alone wants to know what there is.
+    LazyGroup(name="llmlab")(sys.argv[1:] or ["--help"], prog_name="llmlab")
 
 
 if __name__ == "__main__":

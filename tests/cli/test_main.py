@@ -31,6 +31,7 @@ def llmlab(*args: str, **more) -> subprocess.CompletedProcess[str]:
 
 def test_help_names_every_command_in_80_columns():
     text = llmlab("--help").stdout
+    assert llmlab().stdout == text, "the bare command says the same"
     assert all(name in text for name in COMMANDS)
     assert max(map(len, text.splitlines())) <= 80
     assert "Examples" in text
