@@ -15,7 +15,6 @@ from llmlab.engine.load import find_smollm2
 from llmlab.sched.request import SamplingParams
 
 pytestmark = pytest.mark.slow  # transformers, and each compiled shape, take seconds
-transformers = pytest.importorskip("transformers")
 
 TOLERANCE = 1e-3
 PROMPTS = [
@@ -27,7 +26,14 @@ PROMPTS = [
 ]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def transformers_is_here():
+    pytest.importorskip("transformers")
+
+
 def hf_config(kind: str, **changes):
+    import transformers
+
     shape = {
         "vocab_size": 259,
         "hidden_size": 48,
@@ -47,8 +53,10 @@ def hf_config(kind: str, **changes):
 
 def saved_model(kind: str, folder: Path, **changes):
     """A random transformers model with norms that are not all one, saved to `folder`."""
+    from transformers import AutoModelForCausalLM
+
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(hf_config(kind, **changes)).eval()
+    model = AutoModelForCausalLM.from_config(hf_config(kind, **changes)).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "norm" in name or name.endswith("bias"):
@@ -107,6 +115,8 @@ def assert_greedy_equal(theirs, prompt, tokens):
 @pytest.fixture(scope="module")
 def their_smollm2(tmp_path_factory):
     """Our unpacked weights as a Hugging Face folder, loaded by transformers."""
+    import transformers
+
     folder = tmp_path_factory.mktemp("smollm2")
     source = open_gguf(find_smollm2())
     c = source.config

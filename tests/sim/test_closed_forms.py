@@ -33,7 +33,9 @@ def md1(rho: float) -> float:
     return 1 + rho / (2 * (1 - rho))
 
 
-@pytest.mark.parametrize(("rho", "published"), [(0.3, 1.21), (0.5, 1.5)])
+@pytest.mark.parametrize(
+    ("rho", "published"), [pytest.param(0.3, 1.21, marks=pytest.mark.slow), (0.5, 1.5)]
+)
 def test_one_server_queue_waits_as_the_formula_says(rho, published):
     assert md1(rho) == pytest.approx(published, abs=0.005)
     assert mean_ttft_over_service(rho, 8_000, seed=1) == pytest.approx(md1(rho), rel=0.02)
