@@ -14,6 +14,7 @@ QUEUE = "#A8578F"  # reddish purple, darkened from Okabe-Ito's #CC79A7 for white
 READY = "#0A8F6A"  # bluish green, darkened likewise
 QUIET = "#7A7A7A"  # neutral: axes, preprocessing, text on both themes
 GRID = "rgba(122,122,122,0.25)"
+HAIRLINE = "rgba(255,255,255,0.6)"  # between bars of one colour; plain white glares on a dark page
 
 SERIES = (PREFILL, DECODE, READY, QUEUE, QUIET)
 FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"

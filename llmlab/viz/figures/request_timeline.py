@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmlab.trace import RequestRecord, Trace
-from llmlab.viz.palette import DECODE, PREFILL, QUEUE, QUIET, layout, whence
+from llmlab.viz.palette import DECODE, HAIRLINE, PREFILL, QUEUE, QUIET, layout, whence
 
 ROWS = ("preprocessing", "queue", "prefill", "decode")
 COLOURS = dict(zip(ROWS, (QUIET, QUEUE, PREFILL, DECODE), strict=True))
@@ -87,6 +87,7 @@ def request_timeline(trace: Trace, request_id: str) -> Any:
 
     figure = go.Figure(layout=layout("", 276, showlegend=False))
     figure.layout.margin.t = 74
+    figure.layout.title.update(y=1, yanchor="top", pad={"t": 10})  # the marks are written below it
     for row in ROWS:
         figure.add_bar(y=[row], x=[0], base=[0], orientation="h", name=row)
     figure.update_layout(
@@ -111,7 +112,7 @@ def update_timeline(figure: Any, trace: Trace, request_id: str) -> None:
             hovertemplate="%{customdata[0]}<br>%{customdata[1]:.1f} ms, from "
             "%{customdata[2]:.1f} ms<extra></extra>",
             # A hairline between bars of one colour: each decode step can be told from the next.
-            marker={"color": COLOURS[bar.name], "line": {"width": 1, "color": "white"}},
+            marker={"color": COLOURS[bar.name], "line": {"width": 1, "color": HAIRLINE}},
         )
     figure.layout.title.text = "Where one request's time went" + whence(trace.simulated)
     figure.layout.shapes, figure.layout.annotations = _marks(trace.requests[request_id])
