@@ -26,7 +26,7 @@ class HalfLinear:
 
         self._products, self.bias = products, bias
         self.rows = sum(len(part) for part in parts)
-        self.packed = pack(parts)
+        self.packed = pack(parts, products.memory)
         self.padded = self.packed.shape[0] * COLUMNS
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

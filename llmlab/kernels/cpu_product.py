@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numba import carray, cfunc
 
+from llmlab.kernels.cpu_memory import Memory
 from llmlab.kernels.cpu_team import OPTIONS, PART, Part, most_threads, share, thread_rank
 from llmlab.kernels.cpu_tile import COLUMNS, MOST_ROWS, Kind, tiles, vector_width
 
@@ -71,7 +72,7 @@ def product(arguments):
                 done += height
 
 
-def pack(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+def pack(parts: Sequence[torch.Tensor], memory: Memory) -> torch.Tensor:
     """Weights [N, K], one below the other, as float16 panels [ceil(N / COLUMNS), K, COLUMNS].
 
     The last panel is filled up with 0. Each part is read once, straight into its panels.
@@ -79,12 +80,13 @@ def pack(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     depth, missing = parts[0].shape[1], -sum(len(part) for part in parts) % COLUMNS
     if missing or any(len(part) % COLUMNS for part in parts):
         parts = [torch.cat([*parts, parts[0].new_zeros(missing, depth)])]
-    packed = torch.empty(sum(map(len, parts)) // COLUMNS, depth, COLUMNS, dtype=torch.float16)
+    panels = sum(map(len, parts)) // COLUMNS
+    packed = memory.take(panels, depth, COLUMNS, dtype=torch.float16)
     first = 0
     for part in parts:
-        panels = part.view(-1, COLUMNS, depth)
-        packed[first : first + len(panels)] = panels.transpose(1, 2)
-        first += len(panels)
+        rows = part.view(-1, COLUMNS, depth)
+        packed[first : first + len(rows)] = rows.transpose(1, 2)
+        first += len(rows)
     return packed
 
 
@@ -94,6 +96,7 @@ class Products:
     def __init__(self) -> None:
         if not vector_width():
             raise RuntimeError("this CPU cannot widen 16 bit floats")
+        self.memory = Memory()  # of its weights
         self._lock = Lock()  # engines of one model may run in several threads
         self._part = Part(product, sizes=7, addresses=1)
         self._scratch = torch.empty(most_threads() * COLUMNS * BLOCK)

@@ -19,6 +19,7 @@ from llmlab.engine.load import build_model
 from llmlab.engine.model import rms_norm
 from llmlab.engine.weights import TINY, TINY_MODELS, random_source
 from llmlab.kernels.cpu_attention import attend_for
+from llmlab.kernels.cpu_memory import AT_ONCE, Memory
 from llmlab.kernels.cpu_parts import add_norm, silu_mul
 from llmlab.kernels.cpu_product import BLOCK, Products, pack
 from llmlab.kernels.cpu_team import Part
@@ -53,7 +54,7 @@ def run(part, *tensors):
 def test_a_product_is_that_of_the_rounded_weights_whatever_the_rows(depth, columns):
     torch.manual_seed(depth)
     weight, x = torch.randn(columns, depth), torch.randn(3 * MOST_ROWS + 5, depth)
-    products, panels = Products(), pack(weight.split(2 * COLUMNS))
+    products, panels = Products(), pack(weight.split(2 * COLUMNS), Memory())
     expected = x.double() @ weight.half().double().T
     width = panels.shape[0] * COLUMNS
     whole = torch.full((len(x), width), math.nan)
@@ -84,6 +85,16 @@ def test_silu_mul_holds_for_any_size_of_number_and_lets_nan_through():
     run(part, both, out)
     expected = torch.nn.functional.silu(both[:, 0].double()).float()
     torch.testing.assert_close(out, expected, rtol=1e-6, atol=1e-30, equal_nan=True)
+
+
+def test_pieces_of_memory_do_not_overlap_and_outlive_what_handed_them_out():
+    memory, pieces = Memory(), []
+    for i, shape in enumerate([(3, 5), (7,), (AT_ONCE // 4, 3), (1, 1)]):
+        pieces.append(memory.take(*shape, dtype=torch.float16).fill_(i))
+        assert pieces[-1].shape == shape
+        assert pieces[-1].data_ptr() % 64 == 0
+    del memory
+    assert all((piece == i).all() for i, piece in enumerate(pieces))
 
 
 # ---------------------------------------------------------------- the whole pass
