@@ -51,7 +51,13 @@ def roofline(hardware: Hardware, dtype: str, points: Sequence[Point], simulated:
         )
     log = {"type": "log", "dtick": 1, "exponentformat": "SI"}
     figure.update_xaxes(title_text="FLOPs per byte moved", **log)
-    figure.update_yaxes(title_text="FLOP/s", **log)
+    # plotly itself has no word for 10^15, where an H100's roof is.
+    figure.update_yaxes(
+        title_text="FLOP/s",
+        type="log",
+        tickvals=[10.0**power for power in range(6, 18)],
+        ticktext=[f"{10 ** (power % 3)}{'MGTP'[power // 3 - 2]}" for power in range(6, 18)],
+    )
     update_roofline(figure, hardware, dtype, points, simulated)
     return figure
 
@@ -84,6 +90,7 @@ def update_roofline(
             "text": f"ridge {ridge:.3g} FLOP/B",
             "showarrow": True,
             "arrowhead": 0,
+            "arrowcolor": QUIET,
             "ay": -28,
             "ax": -30,
         }
