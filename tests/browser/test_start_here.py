@@ -14,8 +14,8 @@ def test_the_start_lab_meets_the_machine_and_its_panel_answers(jupyter, notebook
     notebook.turn("output-tokens")
     notebook.wait_status(".llmlab-knob-panel", "✓ From")
     notebook.page.wait_for_function(  # the run from code, and the knob's; drawn late if busy
-        """() => document.querySelector('.llmlab-knob-panel .js-plotly-plot')._fullData
-           .every(d => d.x.length === 2)""",
+        """() => { const plot = document.querySelector('.llmlab-knob-panel .js-plotly-plot');
+          return !!plot?._fullData?.length && plot._fullData.every(d => d.x.length === 2); }""",
         timeout=30_000,
     )
     notebook.looks("00_knobs", ".llmlab-knob-panel")

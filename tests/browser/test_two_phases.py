@@ -36,8 +36,8 @@ def test_the_first_lab_runs_teaches_and_checks(jupyter, notebook):
     )
     notebook.wait_status(".llmlab-knob-panel", "✓")
     page.wait_for_function(
-        """() => document.querySelector('.llmlab-knob-panel .js-plotly-plot')._fullData
-           .every(d => d.x.length >= 2)""",
+        """() => { const plot = document.querySelector('.llmlab-knob-panel .js-plotly-plot');
+          return !!plot?._fullData?.length && plot._fullData.every(d => d.x.length >= 2); }""",
         timeout=30_000,
     )
 
