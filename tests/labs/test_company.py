@@ -30,8 +30,10 @@ def test_a_guest_s_whole_prompt_lies_between_two_tokens_of_the_chat(model):
 
 def test_with_one_seat_the_second_waits_and_the_parts_add_up(model):
     trace = serve(model, 8, [Guest(0, 40, 8)], max_num_seqs=1)
-    chat, guest = map(request_metrics, trace.requests.values())
-    assert guest.queue > chat.e2e * 0.9
+    first, second = trace.requests.values()
+    assert second.t_queued < first.events[0].t
+    assert second.t_first_scheduled >= first.events[-1].t
+    chat, guest = map(request_metrics, (first, second))
     for m in (chat, guest):
         ttft, e2e = clock(m.queue, m.preprocessing, m.prefill, m.n, m.tpot)
         assert ttft == pytest.approx(m.ttft)

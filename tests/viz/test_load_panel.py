@@ -113,3 +113,9 @@ def test_stop_ends_a_real_sweep_and_keeps_what_ended():
     panel.halt.click()
     wait(panel)
     assert "Stopped" in panel.status.value or [run.users for run in panel._runs] == [1, 64]
+
+
+@pytest.mark.parametrize("name", ["model", "hardware"])
+def test_a_name_that_is_not_in_the_catalog_is_answered_with_those_that_are(name):
+    with pytest.raises(ValueError, match=f"{name} = 'nope': must be one of .*(h100|llama)"):
+        LoadPanel(**{name: "nope"})

@@ -18,7 +18,7 @@ from llmlab.viz.figures.load_sweep import (
     sweep_rows,
     update_sweep,
 )
-from llmlab.viz.panels.controls import SIMULATED, Knob, guarded
+from llmlab.viz.panels.controls import SIMULATED, Knob, guarded, menu_of
 from llmlab.viz.panels.two_clocks import TwoClocks
 from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
 from llmlab.viz.widgets import toolkit
@@ -67,12 +67,9 @@ class LoadPanel(TwoClocks):
 
         self.users, self.real_model, self.real_users = users, real_model, real_users
         self._runs: list[Loaded] = []
-        style = {"description_width": "150px"}
         models, devices = list(models_catalog().entries), list(hardware_catalog().entries)
-        self.model = w.Dropdown(options=models, value=model, description="Model", style=style)
-        self.device = w.Dropdown(
-            options=devices, value=hardware, description="Device (simulated)", style=style
-        )
+        self.model = menu_of("Model", "model", models, model)
+        self.device = menu_of("Device (simulated)", "hardware", devices, hardware)
         self.model.add_class("llmlab-load-model")
         self.prompt = Knob("Prompt tokens", 1024, 16, 8192, 16, "load-prompt")
         self.output = Knob("Output tokens", 64, 8, 512, 8, "load-output")

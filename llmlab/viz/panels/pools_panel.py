@@ -16,7 +16,7 @@ from llmlab.viz.figures.attainment import (
     update_attainment,
     verdict,
 )
-from llmlab.viz.panels.controls import Knob, guarded, status_html
+from llmlab.viz.panels.controls import Knob, guarded, menu_of, status_html
 from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
 from llmlab.viz.widgets import toolkit
 
@@ -56,9 +56,7 @@ class PoolsPanel:
         style = {"description_width": "150px"}
         self.split = w.Dropdown(options=list(SPLITS), description="Pools", style=style)
         links = list(interconnect_catalog().entries)
-        self.link = w.Dropdown(
-            options=links, value=interconnect, description="Link between", style=style
-        )
+        self.link = menu_of("Link between", "interconnect", links, interconnect)
         budgets = sorted({max_num_batched_tokens, *BUDGETS}, reverse=True)
         self.budget = w.Dropdown(
             options=budgets,
