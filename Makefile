@@ -47,7 +47,7 @@ unit: setup-test  ## under a minute
 	$(BIN)/python -m pytest $(PLAIN) -n $(JOBS) --dist worksteal -m "not slow and not full and not browser and not gpu"
 
 slow: setup-test
-	LLMLAB_WORKLOADS=2000 $(BIN)/python -m pytest $(PLAIN) -n $(JOBS) --dist worksteal -m "slow and not full and not browser and not gpu"
+	LLMLAB_WORKLOADS=2000 $(BIN)/python -m pytest $(PLAIN) --durations=25 -n $(JOBS) --dist worksteal -m "slow and not full and not browser and not gpu"
 
 notebooks: setup-test  ## nbval runs every cell of labs and solutions
 	LLMLAB_FAST=1 LLMLAB_DATA_DIR=$$(mktemp -d) $(BIN)/python -m pytest -n $(JOBS) --dist loadscope -p no:cacheprovider \

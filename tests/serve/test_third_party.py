@@ -24,7 +24,8 @@ from llmlab.serve.child import child_server
 from llmlab.trace import Trace
 from tests.serve.guidellm_venv import guidellm, mock_server
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+# Timed against a second program that is a long install: no test for every change.
+pytestmark = [pytest.mark.full, pytest.mark.timeout(400)]
 
 MODEL = "smollm2-135m"
 STREAMS, COUNT, PROMPT, OUTPUT = 2, 16, 64, 32
