@@ -190,6 +190,16 @@ class Notebook:
             timeout=timeout,
         )
 
+    def wait_drawn(self, panel: str, title: str = "") -> None:
+        """Wait until each figure of a panel is drawn, and one is headed by `title`."""
+        self.page.wait_for_function(
+            """([p, t]) => { const plots = [...document.querySelectorAll(p + ' .js-plotly-plot')];
+              return plots.length && plots.every(g => g._fullData?.length)
+                && plots.some(g => (g._fullLayout.title.text ?? '').includes(t)); }""",
+            arg=[panel, title],
+            timeout=30_000,
+        )
+
     def turn(self, knob: str, key: str = "ArrowRight", times: int = 1) -> None:
         """Move a knob's slider by keyboard: Tab from the box before it, then the key."""
         box = self.page.locator(f".llmlab-{knob}-box input").first

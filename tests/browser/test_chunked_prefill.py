@@ -20,6 +20,7 @@ def test_the_chunk_knob_moves_the_chats_gaps(jupyter, notebook):
     notebook.run_all()
     page = notebook.page
     page.locator(PANEL).wait_for(timeout=30_000)
+    notebook.wait_drawn(PANEL)
     before = page.evaluate(LONGEST, PANEL)
     notebook.turn("chunk-budget", "PageUp", 3)
     page.wait_for_function(f"([p, b]) => ({LONGEST})(p) > b", arg=[PANEL, before], timeout=15_000)

@@ -34,12 +34,7 @@ def test_the_load_lab_sweeps_and_a_limit_moves_by_keyboard(jupyter, notebook):
         page.keyboard.press("Enter")
     notebook.press("load-run")
     notebook.wait_status(PANEL, "Measured on this machine", 60_000)
-    page.wait_for_function(
-        "p => document.querySelector(p + ' .js-plotly-plot').layout.title.text"
-        ".includes('measured here')",
-        arg=PANEL,
-        timeout=15_000,
-    )
+    notebook.wait_drawn(PANEL, "measured here")
     notebook.shot("06_panel_real", PANEL)
     assert len(notebook.solve_worksheets()) == 3
     assert notebook.outside == []
