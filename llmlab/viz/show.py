@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from html import escape
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from llmlab.viz.widgets import is_widget, toolkit
 
 WITHOUT_FIGURES = "A live figure needs the package anywidget; the table has the same numbers."
-LONGEST_HEAD = 14
+LONGEST_HEAD = 18
 LONGEST_OPEN = 12  # rows
 PLOTLY = "application/vnd.plotly.v1+json"
 VIEW = "application/vnd.jupyter.widget-view+json"
@@ -130,7 +130,6 @@ def _live_class() -> Any:
 
     class LiveFigure(go.FigureWidget):  # type: ignore[misc]
         _whole = _drawn = False
-        _newest = -1
 
         def open(self) -> None:
             if self._whole:
@@ -150,21 +149,7 @@ def _live_class() -> Any:
                 self._widget_data = deepcopy(self._data)
 
         def _seen(self, change: Any) -> None:
-            """A page has drawn. Its first picture may be older than what the figure holds now.
-
-            Edits are reported with rising numbers; a first picture with the one it began with.
-            """
-            if change["new"]:
-                self._drawn = True
-                edit, before = change["new"]["trace_edit_id"], self._newest
-                self._newest = max(edit, before)
-                if edit < before or before < 0:
-                    self._catch_up(edit)
-
-        def _catch_up(self, edit: int) -> None:
-            if edit < self._last_trace_edit_id:
-                layout = {k: v for k, v in self._layout_obj._props.items() if k != "template"}
-                self._send_update_msg(_restyled(self._data), dict(flat(layout)))
+            self._drawn = self._drawn or bool(change["new"])
 
         def _send_restyle_msg(self, *args: Any, **kwargs: Any) -> None:
             super()._send_restyle_msg(*args, **kwargs)
@@ -190,22 +175,6 @@ def _live_class() -> Any:
             return super()._repr_mimebundle_(*args, **kwargs)
 
     return LiveFigure
-
-
-def flat(props: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested properties as plotly's edits name them: {"marker": {"color": c}} is marker.color."""
-    for name, value in props.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{above}{name}.")
-        else:
-            yield above + name, value
-
-
-def _restyled(traces: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Everything that the traces hold as one edit: a list of values, one a trace, a property."""
-    each = [dict(flat(trace)) for trace in traces]
-    names = {name: None for trace in each for name in trace if name not in ("type", "uid")}
-    return {name: [deepcopy(trace.get(name)) for trace in each] for name in names}
 
 
 def _fluid(layout: Any) -> Any:

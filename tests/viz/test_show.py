@@ -79,35 +79,6 @@ def test_what_changes_before_a_page_has_drawn_the_figure_is_in_what_it_will_draw
     assert figure._widget_data[0]["y"] == [6, 6, 6]
 
 
-def test_a_page_whose_first_picture_is_old_is_sent_what_has_changed_since():
-    figure = live_figure(line())
-    figure.send_whole()
-    began = figure._last_trace_edit_id
-    sent = []
-    figure.observe(lambda c: c["new"] and sent.append(c["new"]), "_py2js_update")
-    with figure.batch_update():
-        figure.data[0].update(y=[5, 5, 5], marker={"color": "red"})
-        figure.layout.title.text = "newer"
-    del sent[:]
-
-    def report(edit):
-        figure._js2py_traceDeltas = {"trace_deltas": [], "trace_edit_id": edit}
-        figure._js2py_traceDeltas = None
-
-    report(began + 1)  # the edit, told before the first picture is there
-    report(began)  # the first picture, with what it began with
-    (last,) = sent
-    assert last["style_data"]["y"] == [[5, 5, 5]]
-    assert last["style_data"]["marker.color"] == ["red"]
-    assert last["layout_data"]["title.text"] == "newer"
-    report(figure._last_trace_edit_id)
-    for n in range(3):  # later edits are on their way: nothing to catch up with
-        figure.data[0].y = [1, 2, n]
-    report(figure._last_trace_edit_id - 1)
-    report(figure._last_trace_edit_id)
-    assert len(sent) == 1
-
-
 def test_a_new_height_leaves_the_width_to_the_page():
     figure = live_figure(line())
     figure.send_whole()
