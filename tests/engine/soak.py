@@ -8,12 +8,10 @@ every finished output must equal the same request's solo run, every aborted one 
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections import Counter
 from random import Random
-from statistics import median
 from typing import Any
 
 import psutil
@@ -22,6 +20,7 @@ import torch
 from llmlab.config import EngineConfig
 from llmlab.engine import Engine, Model, load_model
 from llmlab.sched import SamplingParams
+from tests.soaking import main, memory
 
 KINDS = 48
 MOST_LIVE = 120
@@ -156,26 +155,13 @@ def soak(seconds: float, seed: int = 0) -> dict[str, Any]:
         one.drain()
     if len(sizes) < 20:
         raise ValueError(f"{seconds:g} s are too few here: {WARM_STEPS} steps only warm it up")
-    tenth = len(sizes) // 10 + 1
-    growth = median(sizes[-tenth:]) / median(sizes[:tenth]) - 1
     counts = both[0].counts + both[1].counts
-    ends = range(0, len(sizes), tenth)
     return {
         "seconds": round(time.monotonic() - start, 1),
         **{name: counts[name] for name in sorted(counts)},
-        "rss_mb": [round(median(sizes[i : i + tenth]) / 2**20, 1) for i in ends],
-        "rss_growth": round(growth, 5),
+        **memory(sizes),
     }
 
 
-def main(argv: list[str]) -> int:
-    figures = soak(float(argv[0]) if argv else 1200.0, int(argv[1]) if len(argv) > 1 else 0)
-    print(json.dumps(figures, indent=1))
-    if figures["rss_growth"] > 0.01:
-        print("memory grew by more than 1 % after the warm-up", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(soak, sys.argv[1:]))

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import sys
 import time
 from collections import Counter
 from random import Random
-from statistics import median
 from typing import Any
 
 import psutil
@@ -29,6 +27,7 @@ from llmlab.serve.server import running
 from llmlab.serve.settings import ServeConfig
 from llmlab.trace import RequestRecord
 from tests.serve.crowd import KINDS, calls, params, solo_texts
+from tests.soaking import main, memory
 
 MOST = 256
 KEEP = 500  # ended requests and steps that the server's trace remembers
@@ -105,29 +104,15 @@ def soak(seconds: float, seed: int = 0) -> dict[str, Any]:
                 sizes.append(process.memory_info().rss)
     if len(sizes) < 10:
         raise ValueError(f"{seconds:g} s are too few here: {len(sizes)} waves after the warm-up")
-    tenth = len(sizes) // 10 or 1
-    growth = median(sizes[-tenth:]) / median(sizes[:tenth]) - 1
     return {
         "seconds": round(time.monotonic() - start, 1),
         **{name: counts[name] for name in sorted(counts)},
         "steps": engine.steps,
         "preempted": engine.preempted,
         "blocks_left": engine.scheduler.num_blocks_used,
-        "rss_mb": [
-            round(median(sizes[i : i + tenth]) / 2**20, 1) for i in range(0, len(sizes), tenth)
-        ],
-        "rss_growth": round(growth, 5),
+        **memory(sizes),
     }
 
 
-def main(argv: list[str]) -> int:
-    figures = soak(float(argv[0]) if argv else 1200.0, int(argv[1]) if len(argv) > 1 else 0)
-    print(json.dumps(figures, indent=1))
-    if figures["rss_growth"] > 0.01:
-        print("memory grew by more than 1 % after the warm-up", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(soak, sys.argv[1:]))
