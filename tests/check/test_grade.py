@@ -114,7 +114,7 @@ def test_discrimination_is_the_correlation_with_the_rest(tmp_path: Path) -> None
             assert stat.discrimination == pytest.approx(np.corrcoef(matrix[:, column], rest)[0, 1])
 
 
-@pytest.mark.slow
+@pytest.mark.timing
 def test_a_thousand_handins_take_less_than_thirty_seconds(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()

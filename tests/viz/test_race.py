@@ -19,6 +19,7 @@ from llmlab.viz.race import (
     race_simulated,
     speed_up,
 )
+from tests.viz.speed import seconds_a_move
 
 
 @pytest.fixture(scope="module")
@@ -92,15 +93,16 @@ def test_a_real_race_says_measured_and_gives_every_token(model):
     assert "simulated" not in race(laps).layout.title.text
 
 
-def test_a_knob_answers_within_200_ms_and_says_simulated():
+@pytest.mark.timing
+def test_a_knob_answers_within_200_ms():
+    assert seconds_a_move(RacePanel().slots.box, range(2, 13)) < 0.2
+
+
+def test_a_knob_runs_the_race_anew_and_says_simulated():
     panel = RacePanel()
-    spans = []
-    for slots in range(2, 13):
-        begin = time.process_time()  # a busy machine is no slow panel
+    for slots in (2, 12):
         panel.slots.box.value = slots
-        spans.append(time.process_time() - begin)
         assert panel.laps[0].slots == slots
-    assert sorted(spans)[len(spans) // 2] < 0.2
     assert "Simulated" in panel.status.value
     assert "simulated" in panel._repr_mimebundle_()["text/plain"]
     assert list(panel.where.options) == [SIMULATED]
@@ -127,20 +129,27 @@ def test_a_real_race_in_the_panel_ends_and_draws(model):
     assert not panel.go.disabled
 
 
-def test_stop_ends_a_real_race_within_half_a_second(model, monkeypatch):
+def test_stop_ends_a_real_race_within_a_step(model, monkeypatch):
     from llmlab.engine import Engine
 
-    step = Engine.step
-    monkeypatch.setattr(Engine, "step", lambda self: (time.sleep(0.02), step(self))[1])
+    step, steps = Engine.step, []
+
+    def slow(self):
+        steps.append(self)
+        time.sleep(0.02)  # as slow as a real model's decode
+        return step(self)
+
+    monkeypatch.setattr(Engine, "step", slow)
     panel = RacePanel(model)
     panel.where.value = REAL
     panel.mean.box.value = 128
     panel.go.click()
-    time.sleep(0.2)
-    begin = time.monotonic()
+    while not steps:
+        time.sleep(0.002)
     panel.halt.click()
+    before = len(steps)
     wait_idle(panel)
-    assert time.monotonic() - begin < 0.5
+    assert len(steps) <= before + 1  # the one that had just been let through
     assert "Stopped" in panel.status.value
 
 
