@@ -8,7 +8,7 @@ be true is refused with `Contradiction`. This module reads the trace and nothing
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llmlab.measure.limits import Limits
@@ -70,16 +70,14 @@ def summarize(
     # The sender's own count, where it left one, must agree with the records.
     submitted = trace.meta.get("submitted", len(records)) if window is None else len(counted)
     metrics = {record.request_id: request_metrics(record) for record in counted}
-    classes = {
-        name: view.group(name, [r for r in counted if r.class_name == name], metrics)
-        for name in names
-    }
+    whole = view.group("all", counted, metrics, submitted)
+    classes = {name: view.of_class(name, counted, metrics, whole) for name in names}
     kept = [
         i for i, s in enumerate(trace.steps) if window is None or span is None or s.t_start in span
     ]
     resident = resident_kv_tokens(trace)
     summary = Summary(
-        all=view.group("all", counted, metrics, submitted),
+        all=whole,
         classes=classes,
         window=span,
         limits=by_class,
@@ -141,6 +139,18 @@ class _View:
             gaps_over_limit=self._gaps_over(done),
         )
 
+    def of_class(
+        self,
+        name: str,
+        counted: list[RequestRecord],
+        metrics: Mapping[str, RequestMetrics],
+        whole: Group,
+    ) -> Group:
+        """Figures of one class; `whole`'s where there is no other, but for what the sender says."""
+        if all(r.class_name == name for r in self.records):
+            return replace(whole, name=name, counts=Counts.of(counted, len(counted)))
+        return self.group(name, [r for r in counted if r.class_name == name], metrics)
+
     def _stat(self, samples: list[Any]) -> Stat:
         return describe(samples, self.percentiles, self.resampling)
 
@@ -179,8 +189,9 @@ class _View:
         if self.window is None:
             return Rates()
         window = self.window
-        tokens = _sum([tokens_in(r, window) for r in alive])
-        of_completed = _sum([tokens_in(r, window) for r in alive if r.outcome == "completed"])
+        each = [(r.outcome, tokens_in(r, window)) for r in alive]
+        tokens = _sum([count for _, count in each])
+        of_completed = _sum([count for outcome, count in each if outcome == "completed"])
         prompts = _sum([r.prompt_tokens for r in alive if r.events and r.events[0].t in window])
         bins = tokens_per_second_bins(alive, window)
         total = None if tokens is None or prompts is None else tokens + prompts

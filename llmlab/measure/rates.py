@@ -17,7 +17,7 @@ from llmlab.measure.per_request import (
     output_tokens,
     unstreamed_end,
 )
-from llmlab.trace import RequestRecord, StepRecord, Trace
+from llmlab.trace import RequestRecord, Trace
 
 BIN_NS = 1_000_000_000
 
@@ -132,15 +132,15 @@ def tokens_per_second_bins(records: Iterable[RequestRecord], window: Window) -> 
 
     The last bin may be shorter than a second. A token at the very end belongs to the last bin.
     """
-    length = window.end - window.start
-    bins = [0] * max(1, -(-length // BIN_NS))
+    start, last = window.start, max(0, -(-(window.end - window.start) // BIN_NS) - 1)
+    bins = [0] * (last + 1)
     for record in records:
         for t, k in arrivals(record):
             if t not in window:
                 continue
             if k is None:
                 return None
-            bins[min((t - window.start) // BIN_NS, len(bins) - 1)] += k
+            bins[min((t - start) // BIN_NS, last)] += k
     return bins
 
 
@@ -205,29 +205,29 @@ def resident_kv_tokens(trace: Trace) -> list[int]:
     for at, step in enumerate(trace.steps):
         for request_id, *_ in step.scheduled:
             last_step[request_id] = at
+    leaves: dict[int, list[str]] = {}  # by step
+    for request_id, at in last_step.items():
+        record = trace.requests.get(request_id)
+        if record is not None and record.outcome not in ("in_flight", "cancelled"):
+            leaves.setdefault(at, []).append(request_id)
+    cancelled = {r.request_id: r.t_end for r in trace.requests.values() if r.outcome == "cancelled"}
     held: dict[str, int] = {}
     total, series = 0, []
     for at, step in enumerate(trace.steps):
-        for request_id in [*step.preempted, *_cancelled_before(trace, held, step)]:
+        for request_id in [*step.preempted, *_gone(cancelled, step.t_start)]:
             total -= held.pop(request_id, 0)
         for request_id, n, computed, _ in step.scheduled:
             total += computed + n - held.get(request_id, 0)
             held[request_id] = computed + n
         series.append(total)
-        for request_id, *_ in step.scheduled:
-            record = trace.requests.get(request_id)
-            over = record is not None and record.outcome not in ("in_flight", "cancelled")
-            if over and last_step[request_id] == at:
-                total -= held.pop(request_id)
+        for request_id in leaves.get(at, ()):
+            total -= held.pop(request_id)
     return series
 
 
-def _cancelled_before(trace: Trace, held: dict[str, int], step: StepRecord) -> list[str]:
-    gone = []
-    for request_id in held:
-        record = trace.requests.get(request_id)
-        if record is None or record.outcome != "cancelled" or record.t_end is None:
-            continue
-        if record.t_end <= step.t_start:
-            gone.append(request_id)
+def _gone(cancelled: dict[str, int | None], t: int) -> list[str]:
+    """Those cancelled at t or before; each is named once."""
+    gone = [name for name, end in cancelled.items() if end is not None and end <= t]
+    for name in gone:
+        del cancelled[name]
     return gone

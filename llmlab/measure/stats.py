@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -95,9 +96,9 @@ def describe(
     The bootstrap redraws requests, not gaps: the gaps of one request depend on each other.
     """
     resampling = resampling or Resampling()
-    clusters = [np.atleast_1d(np.asarray(x, np.float64)) for x in per_request if x is not None]
+    clusters = [x if isinstance(x, Sequence) else (x,) for x in per_request if x is not None]
     undefined = len(per_request) - len(clusters)
-    pool = np.concatenate(clusters) if clusters else np.empty(0)
+    pool = np.fromiter(chain.from_iterable(clusters), np.float64)
     if pool.size == 0:
         return Stat(0, undefined, percentiles={percentile_name(p): None for p in percentiles})
     return Stat(
@@ -113,10 +114,11 @@ def describe(
 
 
 def _bootstrap(
-    clusters: list[Floats], percentiles: Sequence[float], resampling: Resampling
+    per_request: Sequence[Sequence[float]], percentiles: Sequence[float], resampling: Resampling
 ) -> dict[str, tuple[float, float]]:
     """Percentile bootstrap (Efron 1979) over requests: the middle 95 % of the redrawn figure."""
     names = ["mean", *map(percentile_name, percentiles)]
+    clusters = [np.asarray(x, np.float64) for x in per_request]
     single = all(cluster.size == 1 for cluster in clusters)
     redraw = _redraw_numbers if single else _redraw_clusters
     rows = redraw(clusters, list(percentiles), resampling)
