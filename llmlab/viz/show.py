@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from html import escape
 from typing import Any
@@ -118,18 +118,20 @@ def live_figure(figure: Any) -> Any:
 def _live_class() -> Any:
     """A FigureWidget whose page never shows less than the figure holds.
 
-    plotly opens its widget empty, sends traces and layout after it, and later changes as messages
-    that only a page that has loaded plotly.js looks at. On a busy machine, or when all cells run
-    at once, that comes too late, and the page keeps an empty or an old figure. Here the first
-    message has everything, and until a page has drawn it, every change renews what it will draw.
+    plotly opens its widget empty and sends what it holds, and every change, as messages after it.
+    A page that has not loaded plotly.js yet does not look at them, one that is drawing its first
+    picture loses them, and one that is opened anew never gets them: on a busy machine a figure
+    stays empty or old. Here the widget's state always is the whole figure, changes wait for the
+    first picture, and if there were any the page is then sent all that the figure holds.
     """
     import plotly.graph_objects as go
+    from traitlets import observe
 
     if not hasattr(go.FigureWidget, "add_traits"):  # plotly's stand-in where anywidget is missing
         raise ImportError("anywidget")
 
     class LiveFigure(go.FigureWidget):  # type: ignore[misc]
-        _whole = _drawn = False
+        _whole = _drawn = _behind = False
 
         def open(self) -> None:
             if self._whole:
@@ -139,31 +141,46 @@ def _live_class() -> Any:
             """Open the widget with all that the figure holds now; later calls do nothing."""
             if self.comm is None:
                 self._renew()
-                self._whole = True
+                self._whole, self._behind = True, False
                 self.open()
-                self.observe(self._seen, names="_js2py_traceDeltas")
 
         def _renew(self) -> None:
-            if not self._drawn:
-                self._widget_layout = deepcopy(self._layout_obj._props)
-                self._widget_data = deepcopy(self._data)
+            self._widget_layout = deepcopy(self._layout_obj._props)
+            self._widget_data = deepcopy(self._data)
 
-        def _seen(self, change: Any) -> None:
-            self._drawn = self._drawn or bool(change["new"])
+        @observe("_js2py_traceDeltas")
+        def _handler_js2py_traceDeltas(self, change: Any) -> None:
+            """A page reports that it has drawn.
+
+            It also lists where its picture differs from the state. plotly takes those values for
+            defaults and drops the figure's own, which is wrong where the picture is the older one.
+            """
+            if change["new"]:
+                first, self._drawn = not self._drawn, True
+                if first and self._behind:
+                    layout = {k: v for k, v in self._layout_obj._props.items() if k != "template"}
+                    self._send_update_msg(as_restyle(self._data), dict(flat(layout)))
+                self._js2py_traceDeltas = None
+
+        def _tell(self, send: Callable[..., None], *edit: Any, **options: Any) -> None:
+            if self._drawn:
+                send(*edit, **options)
+            else:
+                self._behind = True
+            self._renew()
 
         def _send_restyle_msg(self, *args: Any, **kwargs: Any) -> None:
-            super()._send_restyle_msg(*args, **kwargs)
-            self._renew()
+            self._tell(super()._send_restyle_msg, *args, **kwargs)
 
         def _send_relayout_msg(self, layout_data: Any, *args: Any, **kwargs: Any) -> None:
-            super()._send_relayout_msg(_fluid(layout_data), *args, **kwargs)
-            self._renew()
+            self._tell(super()._send_relayout_msg, _fluid(layout_data), *args, **kwargs)
 
         def _send_update_msg(
             self, restyle_data: Any, relayout_data: Any, *args: Any, **kwargs: Any
         ) -> None:
-            super()._send_update_msg(restyle_data, _fluid(relayout_data), *args, **kwargs)
-            self._renew()
+            self._tell(
+                super()._send_update_msg, restyle_data, _fluid(relayout_data), *args, **kwargs
+            )
 
         @property
         def model_id(self) -> str:
@@ -175,6 +192,22 @@ def _live_class() -> Any:
             return super()._repr_mimebundle_(*args, **kwargs)
 
     return LiveFigure
+
+
+def flat(props: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested properties as plotly's edits name them: {"marker": {"color": c}} is marker.color."""
+    for name, value in props.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{above}{name}.")
+        else:
+            yield above + name, value
+
+
+def as_restyle(traces: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Everything that the traces hold as one edit: a list of values, one a trace, a property."""
+    each = [dict(flat(trace)) for trace in traces]
+    names = {name: None for trace in each for name in trace if name not in ("type", "uid")}
+    return {name: [deepcopy(trace.get(name)) for trace in each] for name in names}
 
 
 def _fluid(layout: Any) -> Any:

@@ -257,17 +257,19 @@ class Notebook:
 
     def looks(self, name: str, selector: str) -> None:
         """The same element at both widths in both themes."""
-        for width in (1280, 768):
-            self.page.set_viewport_size({"width": width, "height": 1000})
-            for theme in ("Light", "Dark"):
-                self.theme(f"JupyterLab {theme}")
+        for theme in ("Light", "Dark"):
+            self.theme(f"JupyterLab {theme}")
+            for width in (1280, 768):
+                self.page.set_viewport_size({"width": width, "height": 1000})
+                self.page.wait_for_timeout(300)  # figures fit themselves to the new width
                 self.shot(f"{name}_{theme.lower()}_{width}", selector)
 
     def theme(self, name: str) -> None:
         self.page.evaluate(
             "n => window.jupyterapp.commands.execute('apputils:change-theme', {theme: n})", name
         )
-        self.page.wait_for_timeout(1500)
+        self.page.wait_for_function("n => document.body.dataset.jpThemeName === n", arg=name)
+        self.page.wait_for_timeout(500)  # its colours fade in
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
-"""Rough hands and a closed lid: mistyped boxes, Run hit three times, a kernel restarted."""
+"""Rough hands and a closed lid: mistyped boxes, a page opened anew, a kernel restarted."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 
@@ -22,6 +24,9 @@ WRITE = """cells => window.jupyterapp.serviceManager.contents.save('lid.ipynb', 
 RESTART = (
     "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart().then(() => 1)"
 )
+SAVE = "window.jupyterapp.commands.execute('docmanager:save')"
+DRAWN = """() => [...document.querySelectorAll('.js-plotly-plot')].map(g => JSON.stringify(
+  [g._fullLayout.title.text, g.data.map(t => [...(t.x ?? []), ...(t.y ?? [])])]))"""
 SAYS = "e => getComputedStyle(e, '::after').content"
 
 
@@ -49,6 +54,16 @@ def test_a_panel_survives_rough_hands_and_a_restarted_kernel(jupyter, notebook):
     notebook.press("knob-run")
     notebook.wait_status(".llmlab-request-panel", "✓ Done")
     notebook.wait_status(".llmlab-knob-panel", "✓")
+
+    # The page is opened anew, the kernel lives on: its figures are the newest, not the first ones.
+    before = page.evaluate(DRAWN)
+    assert len(before) >= 2
+    page.evaluate(SAVE)
+    notebook.open(jupyter, "lid.ipynb")
+    page.wait_for_function(
+        f"then => JSON.stringify(({DRAWN})()) === then",
+        arg=json.dumps(before, separators=(",", ":"), ensure_ascii=False),
+    )
 
     # An answer, then a restart: the panel says what to do, and its cell brings all back.
     answer = page.locator(".llmlab-answer-B11-ttft input").first

@@ -61,36 +61,86 @@ def test_a_figure_by_itself_has_its_table_below_it_closed_if_it_is_long(opened):
     assert shown(40).startswith("<details><summary>")
 
 
-def test_what_changes_before_a_page_has_drawn_the_figure_is_in_what_it_will_draw():
+def sent_by(figure):
+    """What the page is told from now on."""
+    sent = []
+    figure.observe(lambda c: c["new"] and sent.append(c["new"]), "_py2js_restyle")
+    figure.observe(lambda c: c["new"] and sent.append(c["new"]), "_py2js_relayout")
+    figure.observe(lambda c: c["new"] and sent.append(c["new"]), "_py2js_update")
+    return sent
+
+
+def report(figure, *deltas):
+    """A page says that it has drawn."""
+    figure._js2py_traceDeltas = {
+        "trace_deltas": list(deltas),
+        "trace_edit_id": figure._last_trace_edit_id,
+    }
+
+
+def test_a_page_opened_at_any_time_gets_what_the_figure_holds_then():
     figure = live_figure(line())
     figure.send_whole()
+    for drawn in (False, True):
+        with figure.batch_update():
+            figure.data[0].update(y=[5, 5, drawn])
+            figure.layout.title.text = f"both {drawn}"
+        assert figure._widget_data[0]["y"] == [5, 5, drawn]
+        assert figure._widget_layout["title"]["text"] == f"both {drawn}"
+        figure.data[0].y = [6, 6, drawn]
+        figure.layout.title.text = f"each {drawn}"
+        assert figure._widget_data[0]["y"] == [6, 6, drawn]
+        assert figure._widget_layout["title"]["text"] == f"each {drawn}"
+        report(figure)
+
+
+def test_changes_wait_for_the_first_picture_and_are_then_sent_at_once():
+    figure = live_figure(line())
+    figure.send_whole()
+    sent = sent_by(figure)
     with figure.batch_update():
-        figure.data[0].update(y=[5, 5, 5])
+        figure.data[0].update(y=[5, 5, 5], marker={"color": "red"})
         figure.layout.title.text = "newer"
-    assert figure._widget_data[0]["y"] == [5, 5, 5]
-    assert figure._widget_layout["title"]["text"] == "newer"
-    figure.data[0].y = [6, 6, 6]
-    figure.layout.title.text = "newest"
-    assert figure._widget_data[0]["y"] == [6, 6, 6]
-    assert figure._widget_layout["title"]["text"] == "newest"
-    # A page reports that it has drawn: from now on messages are enough.
-    figure._js2py_traceDeltas = {"trace_deltas": [], "trace_edit_id": figure._last_trace_edit_id}
+    figure.layout.xaxis.title.text = "ms"
+    assert sent == []  # a page that draws its first picture would lose them
+    report(figure)
+    (everything,) = sent
+    assert everything["style_data"]["y"] == [[5, 5, 5]]
+    assert everything["style_data"]["marker.color"] == ["red"]
+    assert everything["layout_data"]["title.text"] == "newer"
+    assert everything["layout_data"]["xaxis.title.text"] == "ms"
+    report(figure)
     figure.data[0].y = [7, 7, 7]
-    assert figure._widget_data[0]["y"] == [6, 6, 6]
+    assert [m.get("restyle_data") for m in sent[1:]] == [{"y": [[7, 7, 7]]}]
+
+
+def test_a_first_picture_that_is_not_old_is_sent_nothing():
+    figure = live_figure(line())
+    figure.send_whole()
+    sent = sent_by(figure)
+    report(figure)
+    assert sent == []
+
+
+def test_an_old_picture_does_not_take_the_figures_own_values_away():
+    figure = live_figure(line())
+    figure.send_whole()
+    report(figure, {"uid": figure.data[0].uid, "y": [9, 9, 9]})
+    assert figure.data[0].to_plotly_json()["y"] == [3, 1, 2]
 
 
 def test_a_new_height_leaves_the_width_to_the_page():
     figure = live_figure(line())
     figure.send_whole()
-    sent = []
-    figure.observe(lambda c: c["new"] and sent.append(c["new"]["relayout_data"]), "_py2js_relayout")
-    figure.observe(lambda c: c["new"] and sent.append(c["new"]["layout_data"]), "_py2js_update")
+    report(figure)
+    sent = sent_by(figure)
     figure.layout.height = 400
     with figure.batch_update():
         figure.layout.height = 500
         figure.data[0].update(y=[1, 1, 1])
     figure.layout.title.text = "no height"
-    assert [(m.get("height"), m.get("autosize")) for m in sent] == [
+    layouts = [m.get("relayout_data", m.get("layout_data")) for m in sent]
+    assert [(m.get("height"), m.get("autosize")) for m in layouts] == [
         (400, True),
         (500, True),
         (None, None),
