@@ -46,8 +46,8 @@ def test_a_distance_adds_one_round_trip_to_ttft_and_none_to_the_steps(near):
     here = summarize(measure(api_of(near), closed())).all
     with far_away(near, 200) as url:
         there = summarize(measure(api_of(near), closed(), via=url)).all
-    assert 180 < there["ttft"].p50 - here["ttft"].p50 < 320
-    assert abs(there["tpot"].p50 - here["tpot"].p50) < 60
+    assert 180 < there["ttft"].p50 - here["ttft"].p50 < 380, "once, not twice"
+    assert abs(there["tpot"].p50 - here["tpot"].p50) < 150, "a round trip a step would be 200"
 
 
 def test_it_all_works_in_a_notebook_whose_thread_runs_a_loop(near):
