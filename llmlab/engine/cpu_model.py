@@ -18,11 +18,9 @@ from llmlab.engine.batch import Batch
 from llmlab.engine.half_linear import HalfLinear
 from llmlab.engine.kv_cache import KVCache
 from llmlab.engine.model import Linear, Model
-from llmlab.kernels.cpu_attention import attend_for
-from llmlab.kernels.cpu_chunk import attend_chunk, lay_out
-from llmlab.kernels.cpu_parts import add_norm, rope_write, silu_mul
+from llmlab.kernels.cpu_code import code
 from llmlab.kernels.cpu_team import Part, most_threads
-from llmlab.kernels.cpu_tile import COLUMNS, MOST_ROWS
+from llmlab.kernels.cpu_width import COLUMNS, MOST_ROWS
 
 # Tokens from which on waking the other threads for a small part is worth it.
 TOGETHER = 4
@@ -55,18 +53,20 @@ class CpuForward:
             else torch.stack((layer.q_norm, layer.k_norm))
             for layer in model.layers
         ]
-        self.norm = Part(add_norm, sizes=3, addresses=6)
+        self.norm = Part(code("cpu_parts", "add_norm"), sizes=3, addresses=6)
         self.norm.sizes[1] = c.hidden_size
         self.norm.addresses[1] = self.eps.data_ptr()
-        self.rope = Part(rope_write, sizes=5, addresses=10)
+        self.rope = Part(code("cpu_parts", "rope_write"), sizes=5, addresses=10)
         self.rope.sizes[1:] = [heads, kv_heads, dim, int(c.qk_norm)]
         self.rope.addresses[1] = self.eps.data_ptr()
         self.rope.addresses[5:7] = [self.cos.data_ptr(), self.sin.data_ptr()]
-        self.attend = Part(attend_for(dim, heads // kv_heads), sizes=10, addresses=6)
+        self.attend = Part(
+            code("cpu_attention", "attend_for", dim, heads // kv_heads), sizes=10, addresses=6
+        )
         stride = (heads + 2 * kv_heads) * dim
         self.attend.sizes[:6] = [0, kv_heads, kv.k.shape[2], 0, stride, positions]
         self.attend.addresses[5] = self.scores.data_ptr()
-        self.silu = Part(silu_mul, sizes=2, addresses=3)
+        self.silu = Part(code("cpu_parts", "silu_mul"), sizes=2, addresses=3)
         self.silu.sizes[1] = c.intermediate_size
         # Products over a head's values need whole panels; other head sizes take torch's way.
         self.has_chunks = dim % COLUMNS == 0
@@ -74,8 +74,8 @@ class CpuForward:
             longest = -(-positions // COLUMNS) * COLUMNS
             self.keys, self.values = (torch.empty(kv_heads, longest, dim) for _ in range(2))
             self.rows = torch.empty(most_threads(), MOST_ROWS, longest)
-            self.lay_out = Part(lay_out, sizes=13, addresses=7)
-            self.attend_chunk = Part(attend_chunk, like=self.lay_out)
+            self.lay_out = Part(code("cpu_chunk", "lay_out"), sizes=13, addresses=7)
+            self.attend_chunk = Part(code("cpu_chunk", "attend_chunk"), like=self.lay_out)
             kept = [self.keys.data_ptr(), self.values.data_ptr(), self.rows.data_ptr()]
             group = heads // kv_heads
             self.lay_out.sizes[2:8] = [kv.k.shape[2], kv_heads, group, dim, stride, longest]

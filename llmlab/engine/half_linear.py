@@ -9,20 +9,20 @@ import torch
 
 if TYPE_CHECKING:
     from llmlab.engine.model import Linear
-    from llmlab.kernels.cpu_product import Products
+    from llmlab.kernels.cpu_weights import Products
 
 MakeLinear = Callable[[Sequence[torch.Tensor], "torch.Tensor | None"], "Linear"]
 """From weights [N, K] of one input, one below the other, and a bias."""
 
 
 class HalfLinear:
-    """y = x W^T + b with W in this package's own panels, see `kernels.cpu_product`."""
+    """y = x W^T + b with W in this package's own panels, see `kernels.cpu_weights`."""
 
     def __init__(
         self, products: Products, parts: Sequence[torch.Tensor], bias: torch.Tensor | None = None
     ) -> None:
-        from llmlab.kernels.cpu_product import pack
-        from llmlab.kernels.cpu_tile import COLUMNS
+        from llmlab.kernels.cpu_weights import pack
+        from llmlab.kernels.cpu_width import COLUMNS
 
         self._products, self.bias = products, bias
         self.rows = sum(len(part) for part in parts)
@@ -64,7 +64,7 @@ class PackedLinear:
 def half_linear() -> MakeLinear | None:
     """What makes linear layers in 16 bits here, best first; None where nothing does."""
     try:
-        from llmlab.kernels.cpu_product import Products
+        from llmlab.kernels.cpu_weights import Products
 
         products = Products()
         return lambda parts, bias: HalfLinear(products, parts, bias)

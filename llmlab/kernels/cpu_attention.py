@@ -16,7 +16,7 @@ from numba import carray, cfunc, njit
 
 from llmlab.kernels.cpu_dots import dots, sums
 from llmlab.kernels.cpu_parts import exp, f32
-from llmlab.kernels.cpu_team import OPTIONS, PART, share, thread_rank
+from llmlab.kernels.cpu_share import OPTIONS, PART, share, thread_rank
 
 
 @njit(error_model="numpy", fastmath=OPTIONS["fastmath"], inline="always")

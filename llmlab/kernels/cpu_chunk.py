@@ -15,8 +15,9 @@ import numpy as np
 from numba import carray, cfunc
 
 from llmlab.kernels.cpu_parts import exp, f32
-from llmlab.kernels.cpu_team import OPTIONS, PART, share, thread_rank
-from llmlab.kernels.cpu_tile import COLUMNS, MOST_ROWS, Kind, tiles
+from llmlab.kernels.cpu_share import OPTIONS, PART, share, thread_rank
+from llmlab.kernels.cpu_tile import Kind, tiles
+from llmlab.kernels.cpu_width import COLUMNS, MOST_ROWS
 
 many_rows = tiles(1, MOST_ROWS, Kind())
 

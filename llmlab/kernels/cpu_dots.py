@@ -15,7 +15,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from llmlab.kernels.cpu_tile import FLOAT, I32, I64, WIDTH, load, number, prefetch, store
+from llmlab.kernels.cpu_tile import FLOAT, I32, I64, load, number, prefetch, store
+from llmlab.kernels.cpu_width import WIDTH
 
 LINE = 64  # bytes of a cache line
 SUMS = 12 if WIDTH == 8 else 24  # vectors of sums that leave registers for the rest

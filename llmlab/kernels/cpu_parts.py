@@ -15,7 +15,7 @@ import math
 import numpy as np
 from numba import carray, cfunc, njit
 
-from llmlab.kernels.cpu_team import OPTIONS, PART, share
+from llmlab.kernels.cpu_share import OPTIONS, PART, share
 
 f32, i32 = np.float32, np.int32
 

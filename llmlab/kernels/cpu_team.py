@@ -4,8 +4,6 @@ A second pool of threads would be worse than none: after a product torch's threa
 moment, waiting for the next one, and two pools on the same cores get in each other's way. So a
 part goes into the pool that torch already has (GNU OpenMP, in its Linux wheels). Where torch
 brings another library, a part runs on the calling thread.
-
-A part is a numba `cfunc` of one argument: an array of addresses, the first that of its sizes.
 """
 
 from __future__ import annotations
@@ -16,30 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numba
 import torch
-from llvmlite import binding
-from numba import types
-
-PART = types.void(types.CPointer(types.voidptr))
-# Sums may be reordered (else none is vectorised); NaN and infinity keep their meaning.
-OPTIONS: dict[str, Any] = {
-    "error_model": "numpy",
-    "fastmath": {"reassoc", "contract", "arcp", "nsz"},
-    "cache": True,
-}
 
 # Under these names compiled code finds the pool's functions.
 RANK, SIZE = "llmlab_thread_rank", "llmlab_team_size"
-thread_rank = types.ExternalFunction(RANK, types.int32())
-team_size = types.ExternalFunction(SIZE, types.int32())
-
-
-@numba.njit(error_model="numpy")
-def share(count):
-    """First and last (exclusive) of `count` items that fall to the calling thread."""
-    rank, size = thread_rank(), team_size()
-    return count * rank // size, count * (rank + 1) // size
 
 
 @cache
@@ -70,17 +48,16 @@ def _alone_size() -> int:
     return 1
 
 
-def _link() -> None:
-    """Tell the compiler where the pool's functions are: parts are compiled when imported."""
+def symbols() -> dict[str, int]:
+    """Addresses of the pool's functions, by the names that compiled code calls them by."""
     library = pool()
     found: tuple[Any, Any] = (_alone_rank, _alone_size)
     if library is not None:
         found = library.omp_get_thread_num, library.omp_get_num_threads
-    for name, function in zip((RANK, SIZE), found, strict=True):
-        binding.add_symbol(name, ctypes.cast(function, ctypes.c_void_p).value)
-
-
-_link()
+    return {
+        name: ctypes.cast(function, ctypes.c_void_p).value or 0
+        for name, function in zip((RANK, SIZE), found, strict=True)
+    }
 
 
 @cache
@@ -93,15 +70,15 @@ class Part:
     """A compiled part and its arguments: `sizes`, and addresses of which the first is theirs."""
 
     def __init__(
-        self, compiled: Any, *, sizes: int = 1, addresses: int = 1, like: Part | None = None
+        self, code: int, *, sizes: int = 1, addresses: int = 1, like: Part | None = None
     ) -> None:
-        """like: take over the arguments of another part."""
+        """code: its address, see `cpu_code`. like: take over the arguments of another part."""
         self.sizes: Any = (ctypes.c_int64 * sizes)() if like is None else like.sizes
         where = ctypes.addressof(self.sizes)
         new: Any = (ctypes.c_int64 * addresses)(where)
         self.addresses: Any = new if like is None else like.addresses
-        self._where, self._function = ctypes.addressof(self.addresses), compiled.address
-        self._alone = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(compiled.address)
+        self._where, self._function = ctypes.addressof(self.addresses), code
+        self._alone = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(code)
         library = pool()
         self._parallel = library.GOMP_parallel if library is not None else None
 

@@ -12,32 +12,16 @@ how many rows are computed with it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from llmlab.kernels.cpu_width import COLUMNS, WIDTH
+
 I32, I64, FLOAT, HALF = ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.HalfType()
 WORDS = types.void(*[types.intp] * 11)
-
-
-@cache
-def vector_width() -> int:
-    """float32 values in a register of this machine; 0 if it cannot widen 16 bit floats."""
-    has = binding.get_host_cpu_features()
-    if has.get("avx512f"):
-        return 16
-    if has.get("avx2") and has.get("f16c"):
-        return 8
-    return 4 if has.get("neon") and has.get("fp-armv8") else 0
-
-
-WIDTH = vector_width() or 4
-COLUMNS = 2 * WIDTH  # of a panel
-# Two sums a row, two vectors of weights and a row's number have to fit into 32 or 16 registers.
-MOST_ROWS = 6 if WIDTH == 8 else 12
 
 
 def number(value: int) -> ir.Constant:

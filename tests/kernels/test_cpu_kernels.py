@@ -18,12 +18,11 @@ from llmlab.engine.kv_cache import KVCache
 from llmlab.engine.load import build_model
 from llmlab.engine.model import rms_norm
 from llmlab.engine.weights import TINY, TINY_MODELS, random_source
-from llmlab.kernels.cpu_attention import attend_for
+from llmlab.kernels.cpu_code import code
 from llmlab.kernels.cpu_memory import AT_ONCE, Memory
-from llmlab.kernels.cpu_parts import add_norm, silu_mul
-from llmlab.kernels.cpu_product import BLOCK, Products, pack
 from llmlab.kernels.cpu_team import Part
-from llmlab.kernels.cpu_tile import COLUMNS, MOST_ROWS
+from llmlab.kernels.cpu_weights import Products, pack
+from llmlab.kernels.cpu_width import BLOCK, COLUMNS, MOST_ROWS
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +68,7 @@ def test_a_product_is_that_of_the_rounded_weights_whatever_the_rows(depth, colum
 def test_the_residual_is_added_and_normed():
     residual, delta, weight = torch.randn(9, 40), torch.randn(9, 40), torch.randn(40)
     out, expected = torch.empty(9, 40), residual + delta
-    part = Part(add_norm, sizes=3, addresses=6)
+    part = Part(code("cpu_parts", "add_norm"), sizes=3, addresses=6)
     part.sizes[:] = [9, 40, 1]
     run(part, torch.tensor([1e-5]), residual, delta, weight, out)
     torch.testing.assert_close(residual, expected)
@@ -80,7 +79,7 @@ def test_silu_mul_holds_for_any_size_of_number_and_lets_nan_through():
     gates = [0.0, -0.0, 1e-30, 5, -5, 80, -80, 200, -200, 3e38, -3e38, math.nan, math.inf]
     both = torch.stack((torch.tensor(gates), torch.ones(len(gates))))[None]  # [1, 2, I]
     out = torch.empty(1, len(gates))
-    part = Part(silu_mul, sizes=2, addresses=3)
+    part = Part(code("cpu_parts", "silu_mul"), sizes=2, addresses=3)
     part.sizes[:] = [1, len(gates)]
     run(part, both, out)
     expected = torch.nn.functional.silu(both[:, 0].double()).float()
@@ -200,9 +199,3 @@ def test_a_decode_step_calls_no_more_at_a_larger_batch_and_gathers_no_context(pa
     assert more_calls.get("aten::empty", 0) <= 4, "a step allocates"
     assert more_calls.get("aten::index_select", 0) <= 1, "only the embedding is looked up"
     assert not {"aten::gather", "aten::scaled_dot_product_attention"} & set(more_calls)
-
-
-def test_what_was_compiled_once_is_found_again():
-    """Each process would compile for seconds otherwise, and leave one more file on disk."""
-    attend_for.__wrapped__(16, 2)
-    assert attend_for.__wrapped__(16, 2).cache_hits == 1
