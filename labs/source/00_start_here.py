@@ -18,10 +18,10 @@
 # multiplied. Close what else computes first; a busy machine is measured as a slow one.
 
 # %% name="examine"
-from llmlab.cli.doctor import examine, show
+from llmlab.cli.doctor import examine, page
 from llmlab.labs.pace import pick
 
-show(examine(repeats=pick(7, 3)))
+page(examine(repeats=pick(7, 3)))
 
 # %% [markdown] name="calibrate"
 # ## Calibrate the simulator
@@ -32,11 +32,11 @@ show(examine(repeats=pick(7, 3)))
 # reality side by side. It takes under a minute and is kept for later.
 
 # %% name="fit"
+from llmlab.cli.calibrate import page as fitted
 from llmlab.cli.calibrate import run as calibrate
-from llmlab.cli.calibrate import show as show_constants
 
 kept = calibrate(pick("smollm2-135m", "tiny"), pick(40.0, 5.0))
-show_constants(kept)
+fitted(kept)
 
 # %% [markdown] name="first_tokens"
 # ## The first tokens
@@ -59,7 +59,8 @@ ids = engine.tokenizer.chat([{"role": "user", "content": "Write a sentence about
 for out in engine.stream(ids, SamplingParams(max_tokens=24)):
     print(out.text, end="", flush=True)
 record = list(engine.trace.requests.values())[-1]
-print(f"\n\n{request_metrics(record).stream_rate:.0f} tokens per second, alone on this machine")
+rate = request_metrics(record).stream_rate
+print(f"\n\n{rate:.0f} tokens per second, alone on this machine")
 
 # %% [markdown] name="panel_text"
 # How far was your guess? A factor of two is good for a first one.
@@ -77,7 +78,7 @@ knobs = KnobPanel(engine, prompt_tokens=32, output_tokens=8)
 knobs
 
 # %% name="panel_code"
-knobs.run(64, 8)
+print(knobs.run(64, 8))
 
 # %% [markdown] name="checker"
 # ## The checker
@@ -96,6 +97,8 @@ knobs.run(64, 8)
 # These three are only looked at, not recorded:
 
 # %% name="preview"
+from IPython.display import display
+
 from llmlab.check import check, current_student, find_item
 from llmlab.check.judge import judge
 from llmlab.viz.exercise import print_prompt
@@ -103,8 +106,7 @@ from llmlab.viz.exercise import print_prompt
 item = find_item("B12.gaps")
 print_prompt(item)
 for answer in ("quite a few", "1,5", item.parameters_for(current_student())["tokens"]):
-    print()
-    print(judge(item, answer, current_student()))
+    display(judge(item, answer, current_student()))
 
 # %% [markdown] name="your_turn"
 # Now yours: replace the dots. This one is recorded, and your best attempt counts.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict
+from html import escape
 from typing import Annotated, Any
 
 import typer
@@ -94,24 +95,50 @@ def run(model_name: str, budget_s: float, progress: Any = None) -> dict[str, Any
     return {**content, "path": str(path), "took_s": round(time.perf_counter() - start, 1)}
 
 
+CONSTANT_HEAD = ["constant", "value", "what it is"]
+
+
 def show(kept: dict[str, Any]) -> None:
     """Print what was fitted; fits 80 columns."""
-    hardware = kept["hardware"]
     table = Table(box=None, pad_edge=False)
-    table.add_column("constant")
-    table.add_column("value", justify="right")
-    table.add_column("what it is")
+    for name in CONSTANT_HEAD:
+        table.add_column(name, justify="right" if name == "value" else "left")
+    for row in _constants(kept):
+        table.add_row(*row)
+    out.print(table)
+    for line in _notes(kept):
+        out.print(line, soft_wrap=True, highlight=False)
+
+
+def page(kept: dict[str, Any]) -> Any:
+    """What was fitted, in a notebook: a table that follows its width, or the same as text."""
+    from llmlab.viz.show import Shown, table_html, table_text
+
+    table = ("What was fitted", CONSTANT_HEAD, _constants(kept))
+    return Shown(
+        None,
+        lambda: table_html(*table) + "".join(f"<p>{escape(line)}</p>" for line in _notes(kept)),
+        lambda: "\n".join([table_text(*table), *_notes(kept)]),
+    )
+
+
+def _constants(kept: dict[str, Any]) -> list[list[str]]:
+    rows = []
     for name, meaning in MEANING.items():
         value = kept["constants"].get(name)
         if value is not None:
-            text = f"{value:.0%}" if name.endswith("efficiency") else f"{value * 1e3:.2f} ms"
-            table.add_row(name, text, meaning)
-    out.print(table)
+            share = name.endswith("efficiency")
+            text = f"{100 * value:.0f} %" if share else f"{value * 1e3:.2f} ms"
+            rows.append([name, text, meaning])
+    return rows
+
+
+def _notes(kept: dict[str, Any]) -> list[str]:
+    hardware = kept["hardware"]
     rates = ", ".join(f"{v * 1e3:,.0f} GFLOP/s {k}" for k, v in hardware["peak_tflops"].items())
-    out.print(f"ceilings: {hardware['bandwidth_gb_s']:.1f} GB/s read, {rates}", highlight=False)
-    out.print(
-        f"fitted on {kept['fitted_on']}: median error {kept['median_abs_error']:.1%}, "
+    return [
+        f"ceilings: {hardware['bandwidth_gb_s']:.1f} GB/s read, {rates}",
+        f"fitted on {kept['fitted_on']}: median error {100 * kept['median_abs_error']:.1f} %, "
         f"in {kept['took_s']:.0f} s",
-        highlight=False,
-    )
-    out.print(f"kept in {kept['path']}", soft_wrap=True, highlight=False)
+        f"kept in {kept['path']}",
+    ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import shutil
+from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 app = typer.Typer(add_completion=False)
-out = Console()
+out = Console(highlight=False)
 err = Console(stderr=True)
 
 EXAMPLES = "Examples:  llmlab doctor   ·   llmlab doctor --quick   ·   llmlab doctor --json"
@@ -191,45 +193,80 @@ def _here(needs: str | None, found: dict[str, Any]) -> dict[str, str]:
 # ---------------------------------------------------------------- the page
 
 
-MARKS = {"full": "[green]✓[/green]", "reduced": "[yellow]~[/yellow]", "no": "[red]✗[/red]"}
+MARKS = {"full": "✓", "reduced": "~", "no": "✗"}
+INKS = {"full": "green", "reduced": "yellow", "no": "red"}
+SPEED_HEAD = ["measured here", "median", "spread", "n"]
+LAB_HEAD = ["lab", "on this machine itself", "here"]
+LEGEND = (
+    "spread: (largest - smallest) / median. ridge: FLOP per byte from which on the matrix rate, "
+    "not the memory, is the limit."
+)
 
 
 def show(found: dict[str, Any]) -> None:
     """Print the findings; fits 80 columns."""
-    out.print(_facts(found))
+    out.print(_grid(None, _facts(found)))
     out.print()
     if found["measured"]:
-        out.print(_speeds(found["measured"]))
-        out.print(
-            "spread: (largest - smallest) / median. ridge: FLOP per byte from which on the "
-            "matrix rate, not the memory, is the limit.",
-            style="dim",
-        )
+        out.print(_grid(SPEED_HEAD, _speeds(found["measured"]), right=SPEED_HEAD[1:]))
+        out.print(LEGEND, style="dim")
         out.print()
-    out.print(_labs(found["labs"]))
-    for part in ("model", "calibrated"):
-        if found[part]["advice"]:
-            out.print(f"→ {found[part]['advice']}", markup=False, soft_wrap=True)
+    inks = {MARKS[state]: f"[{ink}]{MARKS[state]}[/{ink}]" for state, ink in INKS.items()}
+    labs = [[*row, f"{inks[here[0]]}{here[1:]}"] for *row, here in _labs(found["labs"])]
+    out.print(_grid(LAB_HEAD, labs))
+    for line in _advice(found):
+        out.print(line, markup=False, soft_wrap=True)
 
 
-def _facts(found: dict[str, Any]) -> Table:
+def page(found: dict[str, Any]) -> Any:
+    """The findings in a notebook: tables that follow its width, or the same as text."""
+    from llmlab.viz.show import Shown, table_html, table_text
+
+    tables = [
+        ("This machine", ["part", "found"], _facts(found)),
+        ("What each lab can do here", LAB_HEAD, _labs(found["labs"])),
+        ("How fast it is", SPEED_HEAD, _speeds(found["measured"])),
+    ]
+    notes = [LEGEND, *_advice(found)]
+    last = "".join(f"<p>{escape(note)}</p>" for note in notes)
+    return Shown(
+        None,
+        lambda: "".join(table_html(*table) for table in tables) + last,
+        lambda: "\n\n".join([*(table_text(*table) for table in tables), *notes]),
+    )
+
+
+def _advice(found: dict[str, Any]) -> list[str]:
+    parts = (found[part]["advice"] for part in ("model", "calibrated"))
+    return [f"→ {advice}" for advice in parts if advice]
+
+
+def _grid(head: list[str] | None, rows: list[list[str]], right: Sequence[str] = ()) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=head is not None)
+    for number, name in enumerate(head or ["", ""]):
+        bold = "bold" if head is None and number == 0 else None
+        side: Any = "right" if name in right else "left"
+        fold: Any = "fold" if number else "ellipsis"
+        table.add_column(name, style=bold, justify=side, overflow=fold, no_wrap=number == 0)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _facts(found: dict[str, Any]) -> list[list[str]]:
     machine, gpu, model = found["machine"], found["gpu"], found["model"]
     browser, software = found["browser"], found["software"]
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_row(
-        "machine", f"{machine['cpu']}, {machine['usable_cores']} of {machine['cores']} cores"
-    )
-    table.add_row("system", f"{machine['system']} {machine['architecture']}")
     free, total = machine["free_memory_bytes"] / 1e9, machine["memory_bytes"] / 1e9
-    table.add_row("memory", f"{free:.1f} GB free of {total:.1f} GB")
-    table.add_row("GPU", _gpu_line(gpu))
-    table.add_row("torch", software["torch"] or "missing")
-    table.add_row("Triton", software["triton"] or "missing (no wheels for this system)")
-    table.add_row("model", model["name"] if model["found"] else f"{model['name']} is missing")
-    table.add_row("browser", browser["name"] or "none found: open the printed address yourself")
-    return table
+    return [
+        ["machine", f"{machine['cpu']}, {machine['usable_cores']} of {machine['cores']} cores"],
+        ["system", f"{machine['system']} {machine['architecture']}"],
+        ["memory", f"{free:.1f} GB free of {total:.1f} GB"],
+        ["GPU", _gpu_line(gpu)],
+        ["torch", software["torch"] or "missing"],
+        ["Triton", software["triton"] or "missing (no wheels for this system)"],
+        ["model", model["name"] if model["found"] else f"{model['name']} is missing"],
+        ["browser", browser["name"] or "none found: open the printed address yourself"],
+    ]
 
 
 def _gpu_line(gpu: dict[str, Any]) -> str:
@@ -241,39 +278,25 @@ def _gpu_line(gpu: dict[str, Any]) -> str:
     return line
 
 
-def _speeds(measured: list[dict[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("measured here")
-    table.add_column("median", justify="right")
-    table.add_column("spread", justify="right")
-    table.add_column("n", justify="right")
-    for row in measured:
-        read = row["read_bytes_per_s"]
-        device = row["device"].upper()
-        table.add_row(
-            f"{device} memory read",
-            f"{read['median'] / 1e9:.1f} GB/s",
-            f"{100 * read['spread']:.0f} %",
-            str(read["n"]),
-        )
-        for dtype, rate in row["matrix_flops_per_s"].items():
-            ridge = row["ridge_flops_per_byte"][dtype]
-            table.add_row(
-                f"{device} matrix product, {dtype} (ridge {ridge:.1f} FLOP/B)",
-                f"{rate['median'] / 1e9:,.0f} GFLOP/s",
-                f"{100 * rate['spread']:.0f} %",
-                str(rate["n"]),
-            )
-    return table
+def _speeds(measured: list[dict[str, Any]]) -> list[list[str]]:
+    rows = []
+    for found in measured:
+        device, read = found["device"].upper(), found["read_bytes_per_s"]
+        rate = f"{read['median'] / 1e9:.1f} GB/s"
+        rows.append([f"{device} memory read", rate, *_spread(read)])
+        for dtype, flops in found["matrix_flops_per_s"].items():
+            ridge = found["ridge_flops_per_byte"][dtype]
+            what = f"{device} matrix product, {dtype} (ridge {ridge:.1f} FLOP/B)"
+            rows.append([what, f"{flops['median'] / 1e9:,.0f} GFLOP/s", *_spread(flops)])
+    return rows
 
 
-def _labs(labs: list[dict[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("lab", no_wrap=True)
-    table.add_column("on this machine itself", overflow="fold")
-    table.add_column("here", overflow="fold")
-    for lab in labs:
-        table.add_row(
-            f"{lab['lab']} {lab['name']}", lab["does"], f"{MARKS[lab['state']]} {lab['here']}"
-        )
-    return table
+def _spread(rate: dict[str, Any]) -> list[str]:
+    return [f"{100 * rate['spread']:.0f} %", str(rate["n"])]
+
+
+def _labs(labs: list[dict[str, Any]]) -> list[list[str]]:
+    return [
+        [f"{lab['lab']} {lab['name']}", lab["does"], f"{MARKS[lab['state']]} {lab['here']}"]
+        for lab in labs
+    ]

@@ -57,6 +57,16 @@ def test_the_page_fits_80_columns_and_names_every_lab(run, monkeypatch):
     assert "50.0 GB/s" in page
 
 
+def test_a_notebook_has_the_same_page_as_tables_and_as_text(run):
+    found = doctor.examine(3)
+    bundle = doctor.page(found)._repr_mimebundle_()
+    for form in ("text/html", "text/plain"):
+        assert "50.0 GB/s" in bundle[form]
+        assert "ridge: FLOP per byte" in bundle[form]
+        assert all(name.replace("_", " ", 1) in bundle[form] for name in shipped_labs())
+    assert bundle["text/html"].count("<table>") == 3
+
+
 ALL = {f"{number}_{name}" for number, name, _, _ in LABS}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from llmlab.viz.palette import DECODE, PREFILL, QUIET, layout
+from llmlab.viz.palette import DECODE, PREFILL, layout
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,10 @@ class Run:
     @property
     def label(self) -> str:
         return f"{self.prompt_tokens} in, {self.output_tokens} out"
+
+    def __str__(self) -> str:
+        tpot = "" if self.tpot is None else f"TPOT {self.tpot:.1f} ms, "
+        return f"{self.label}: TTFT {self.ttft:.0f} ms, {tpot}E2E {self.e2e:.0f} ms"
 
 
 def runs_compared() -> Any:
@@ -62,12 +66,9 @@ def update_runs(figure: Any, runs: list[Run]) -> None:
     title = "Which part did the change move?" if runs else "Move a knob: the runs line up here"
     figure.layout.title.text = title
     figure.layout.height = 200 + 34 * max(2, len(runs))
-    figure.layout.yaxis = {
-        "autorange": "reversed",
-        "type": "category",
-        "automargin": True,
-        "tickcolor": QUIET,
-    }
+    figure.layout.yaxis.update(
+        autorange="reversed", type="category", showgrid=False, ticklabelstandoff=4
+    )
 
 
 RUNS_HEAD = ["run", "prompt tokens", "output tokens", "TTFT ms", "TPOT ms", "E2E ms"]
