@@ -133,3 +133,14 @@ def test_a_size_that_is_none_names_what_is_wrong(engine, size):
     ):
         KnobPanel(engine).run(*size)
     assert not engine.trace.requests
+
+
+def test_a_run_from_code_turns_the_knobs_and_runs_once(engine):
+    panel = KnobPanel(engine)
+    panel.run(24, 3)
+    assert (panel.prompt.value, panel.output.value) == (24, 3)
+    assert not panel.live.busy
+    assert len(panel.runs) == 1
+    panel.run(3, 2)  # the knob begins at 8: it stays where it is
+    assert panel.prompt.value == 24
+    assert [run.prompt_tokens for run in panel.runs] == [24, 3]

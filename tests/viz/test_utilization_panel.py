@@ -41,7 +41,7 @@ def test_a_bar_is_work_over_time_over_the_ceiling():
     assert shares["decode · bandwidth"] == pytest.approx(90)
     assert shares["prefill · compute"] == pytest.approx(20)
     assert shares["mixed · compute"] == 0
-    assert texts["decode · bandwidth"] == "90 %  ◀ near"
+    assert texts["decode · bandwidth"] == "90 % near"
     assert texts["decode · compute"] == "10 %"
     assert texts["mixed · bandwidth"] == "no such step yet"
 
@@ -100,6 +100,17 @@ def test_a_real_run_is_live_counts_every_step_and_says_which_ceilings(model):
     assert "simulated" not in panel.figure.layout.title.text
     panel.where.value = SIMULATED
     assert "simulated" in panel.figure.layout.title.text
+
+
+def test_a_run_from_code_shows_in_the_menu_and_the_knobs_and_runs_nothing_else(model):
+    panel = UtilizationPanel(model, CEILINGS)
+    panel.run(2, 16, 3, real=True)
+    assert panel.where.value == REAL
+    assert (panel.requests.value, panel.prompt.value, panel.output.value) == (2, 16, 3)
+    assert "Measured on this machine" in panel.status.value
+    assert not panel.live.busy
+    panel.requests.box.value = 3  # by hand again: a real run waits for Run
+    assert "Run serves" in panel.status.value
 
 
 def test_stop_ends_a_real_run_at_once(model):

@@ -21,7 +21,7 @@ def gauges(phases: Sequence[PhaseSummary], ceilings: Hardware, dtype: str, simul
     track = {"color": TRACK, "line": {"width": 0}}
     figure.add_bar(name="ceiling", orientation="h", hoverinfo="skip", marker=track)
     figure.add_bar(name="in use", orientation="h", cliponaxis=False)
-    figure.update_xaxes(ticksuffix=" %", title_text="share of the ceiling")
+    figure.update_xaxes(title_text="share of the ceiling, %")
     figure.update_yaxes(autorange="reversed", showgrid=False)
     update_gauges(figure, phases, ceilings, dtype, simulated)
     return figure
@@ -59,7 +59,8 @@ def update_gauges(
     )
     note = "simulated" if simulated else "measured"
     figure.layout.title.text = f"Share of each ceiling in use · {note}"
-    figure.layout.xaxis.range = [0, max(130.0, 1.3 * max(shares))]
+    # Room for a bar's words on a narrow page too.
+    figure.layout.xaxis.range = [0, max(150.0, 1.5 * max(shares))]
     figure.layout.xaxis.tickvals = [0, 20, 40, 60, 80, 100]
     line = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": 100 * NEAR, "x1": 100 * NEAR}
     figure.layout.shapes = [{**line, "line": {"dash": "dot", "width": 1, "color": QUIET}}]
@@ -68,7 +69,7 @@ def update_gauges(
 def _text(share: float, summary: PhaseSummary | None, name: str) -> str:
     if summary is None:
         return "no such step yet"
-    near = "  ◀ near" if summary.whole.near == name else ""
+    near = " near" if summary.whole.near == name else ""
     return f"{share:.0f} %{near}"
 
 

@@ -17,15 +17,17 @@ LOST = (
     "■ No kernel is behind this any more: run its cell again. Answers that were checked are kept."
 )
 # JupyterLab marks a view whose kernel was restarted, and leaves it standing with its last words.
-LOST_STYLE = (
-    "<style>.widget-vbox.jupyter-widgets-disconnected[class*=llmlab-]::after"
+# It also breaks a printed line anywhere: with this it breaks between words where it can.
+PAGE_STYLE = (
+    "<style>.jp-OutputArea-output pre{word-break:normal;overflow-wrap:anywhere}"
+    ".widget-vbox.jupyter-widgets-disconnected[class*=llmlab-]::after"
     f'{{content:"{LOST}";order:-1;font-weight:600}}</style>'
 )
 
 
 def status_html(kind: str, text: str) -> str:
     """A status line that a screen reader announces: glyph, word and text, escaped."""
-    return LOST_STYLE + (
+    return PAGE_STYLE + (
         f'<div role="status" aria-live="polite" style="color:{INK};line-height:1.4">'
         f"{GLYPHS[kind]} {escape(text)}</div>"
     )
@@ -58,12 +60,13 @@ class Knob:
     """A slider with a number box: the slider for the hand, the labelled box for the rest.
 
     ipywidgets' sliders carry no label for screen readers, so the box holds the label. Both show
-    the same `value`; `on_change(callback)` fires once per settled change.
+    the same `value`; `on_change(callback)` fires once per settled change by hand.
     """
 
     def __init__(self, label: str, value: int, low: int, high: int, step: int, name: str) -> None:
         w = toolkit()
 
+        self._told = False
         style = {"description_width": "150px"}
         self.box = w.BoundedIntText(
             value, min=low, max=high, step=step, description=label, style=style
@@ -83,8 +86,17 @@ class Knob:
     def value(self) -> int:
         return int(self.box.value)
 
+    def tell(self, value: int) -> None:
+        """Show what was run from code, and call nobody; beyond its ends the knob stays."""
+        if self.box.min <= value <= self.box.max:
+            self._told = True
+            try:
+                self.box.value = value
+            finally:
+                self._told = False
+
     def on_change(self, callback: Callable[[], None]) -> None:
-        self.box.observe(lambda _: callback(), names="value")
+        self.box.observe(lambda _: None if self._told else callback(), names="value")
 
 
 def guarded(show: Callable[[str], None], action: Callable[..., object]) -> Callable[..., None]:

@@ -72,7 +72,11 @@ class KnobPanel:
         self.live.start(lambda stop: self._job(*size, stop), queue=True)
 
     def run(self, prompt_tokens: int, output_tokens: int) -> Run | None:
-        """One request in this thread; None if it was stopped."""
+        """One request in this thread; None if it was stopped. The knobs show its size."""
+        require_int("KnobPanel", "prompt_tokens", prompt_tokens, 1)
+        require_int("KnobPanel", "output_tokens", output_tokens, 1)
+        self.prompt.tell(prompt_tokens)
+        self.output.tell(output_tokens)
         return self._one(prompt_tokens, output_tokens, threading.Event())
 
     def _job(self, prompt_tokens: int, output_tokens: int, stop: threading.Event) -> None:
@@ -84,8 +88,6 @@ class KnobPanel:
     def _one(self, prompt_tokens: int, output_tokens: int, stop: threading.Event) -> Run | None:
         from llmlab.measure.per_request import request_metrics
 
-        require_int("KnobPanel", "prompt_tokens", prompt_tokens, 1)
-        require_int("KnobPanel", "output_tokens", output_tokens, 1)
         self._say("busy", f"Running {prompt_tokens} in, {output_tokens} out, for real.")
         engine = self.engine
         piece = engine.tokenizer.encode(TEXT)

@@ -7,6 +7,7 @@ from typing import Any
 
 from llmlab.viz.live import LiveRun
 from llmlab.viz.panels.controls import (
+    REAL,
     SIMULATED,
     STOP_WAIT_S,
     button,
@@ -27,6 +28,7 @@ class TwoClocks:
 
     def __init__(self, name: str, real: bool) -> None:
         self.live = LiveRun()
+        self._told = False
         self.where = place_menu(real, name)
         self.go, self.halt = button("Run", f"{name}-run", "primary"), button("Stop", f"{name}-stop")
         self.status = toolkit().HTML()
@@ -42,8 +44,18 @@ class TwoClocks:
         elif not self.live.start(lambda stop: self._job(size, stop)):
             self._say("busy", "Still running: press Stop first.")
 
+    def tell(self, real: bool) -> None:
+        """Let the menu show where code ran, and run nothing."""
+        self._told = True
+        try:
+            self.where.value = REAL if real else SIMULATED
+        finally:
+            self._told = False
+
     def _changed(self) -> None:
         """The simulator answers a knob at once; a real run waits for Run."""
+        if self._told:
+            return
         if self.where.value == SIMULATED:
             self.live.cancel(wait=STOP_WAIT_S)
             self.start()

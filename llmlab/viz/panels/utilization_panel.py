@@ -86,6 +86,10 @@ class UtilizationPanel(TwoClocks):
     ) -> list[PhaseSummary]:
         """One run in this thread, shown in the panel; shares by phase over all its steps."""
         size = (requests, prompt, output)
+        for knob, value in zip((self.requests, self.prompt, self.output), size, strict=True):
+            knob.tell(value)
+        if self.model is not None:
+            self.tell(real)
         self._show(self._real(size, threading.Event()) if real else self._simulate(size))
         return self.phases
 
