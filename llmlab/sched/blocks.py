@@ -1,6 +1,7 @@
 """The pool of KV blocks: who holds which, which are free, which can be found again by content.
 
-    free:  [ head ... tail ]     blocks nobody holds, least recently used at the head
+    free:  [ head ... tail ]     blocks nobody holds: first those whose content nobody can find,
+                                 the last used first, then the others, the first used first
     table: request.block_ids     position p lies in block table[p // B], slot p % B
 
 A free block keeps its content until it is taken, so with the prefix cache on it can still be
@@ -92,9 +93,7 @@ class BlockManager:
     def free(self, request: Request) -> None:
         """Give back a request's blocks, the last first: tails are evicted before heads."""
         for block in reversed(request.block_ids):
-            self._refs[block] -= 1
-            if self._refs[block] == 0:
-                self._free[block] = None
+            self._give_back(block)
         request.block_ids = []
 
     def hold(self, name: str, blocks: Sequence[int]) -> None:
@@ -116,9 +115,7 @@ class BlockManager:
         """End a hold. A name that holds nothing, say one released before, is no error: False."""
         blocks = self._held.pop(name, None)
         for block in reversed(blocks or ()):
-            self._refs[block] -= 1
-            if not self._refs[block]:
-                self._free[block] = None
+            self._give_back(block)
         return blocks is not None
 
     @property
@@ -126,8 +123,19 @@ class BlockManager:
         """Names that hold blocks now."""
         return len(self._held)
 
+    def _give_back(self, block: int) -> None:
+        """One holder less. What cannot be found is no loss: it is the next to be taken.
+
+        So a pool that is never full stays small: memory is touched only as far as it was needed.
+        """
+        self._refs[block] -= 1
+        if self._refs[block] == 0:
+            self._free[block] = None
+            if self._key_of[block] is None:
+                self._free.move_to_end(block, last=False)
+
     def _take(self) -> int:
-        """The least recently used free block; what it held can no longer be found."""
+        """The first free block; what it held can no longer be found."""
         block, _ = self._free.popitem(last=False)
         key = self._key_of[block]
         if key is not None:

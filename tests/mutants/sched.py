@@ -118,6 +118,12 @@ MUTANTS = [
         "self._free.popitem(last=False)",
         "self._free.popitem(last=True)",
     ),
+    Mutant(
+        "what can be found is evicted before what cannot",
+        "blocks.py",
+        "if self._key_of[block] is None:\n                self._free",
+        "if self._key_of[block] is not None:\n                self._free",
+    ),
     Mutant("forgotten refund", "base.py", "                step.budget += n\n", ""),
     Mutant(
         "a victim stays scheduled",
@@ -200,8 +206,8 @@ MUTANTS = [
     Mutant(
         "a freed table can be freed again",
         "blocks.py",
-        "                self._free[block] = None\n        request.block_ids = []\n",
-        "                self._free[block] = None\n",
+        "            self._give_back(block)\n        request.block_ids = []\n",
+        "            self._give_back(block)\n",
     ),
     Mutant(
         "a token for a request aborted meanwhile",

@@ -25,13 +25,35 @@ def computed(manager: BlockManager, name: str, tokens: list[int]):
 
 
 def test_blocks_are_freed_tail_first_so_that_tails_are_taken_first() -> None:
-    manager = BlockManager(4, 2)
-    a = make("A", 7, 1)
-    manager.allocate(a, 7)
+    manager = BlockManager(4, 2, enable_prefix_caching=True)
+    a = computed(manager, "A", list(range(8)))
     assert a.block_ids == [0, 1, 2, 3]
     manager.free(a)
     manager.allocate(b := make("B", 3, 1), 3)
     assert b.block_ids == [3, 2]
+
+
+def test_what_nobody_can_find_is_taken_before_what_can_be_found() -> None:
+    manager = BlockManager(6, 2, enable_prefix_caching=True)
+    a = computed(manager, "A", list(range(5)))
+    assert a.block_ids == [0, 1, 2]  # the last one is half full, so it has no key
+    manager.free(a)
+    manager.allocate(b := make("B", 8, 1), 8)
+    assert b.block_ids == [2, 3, 4, 5]
+    assert manager.lookup(make("C", list(range(5)), 1)) == [0, 1]
+
+
+@pytest.mark.parametrize("rounds", [1, 20])
+def test_a_pool_that_is_never_full_touches_no_more_than_it_needed_at_once(rounds: int) -> None:
+    manager, touched = BlockManager(100, 2), set()
+    for _ in range(rounds):
+        both = [make(name, 10, 1) for name in "AB"]
+        for request in both:
+            manager.allocate(request, 10)
+            touched |= set(request.block_ids)
+        for request in both:
+            manager.free(request)
+    assert len(touched) == 10
 
 
 def test_a_shared_block_is_free_only_when_its_last_owner_is_gone() -> None:

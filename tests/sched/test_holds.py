@@ -41,7 +41,10 @@ def test_a_hold_ends_once():
 
 
 def test_the_tail_of_a_hold_is_evicted_before_its_head():
-    blocks, request = taken(num_blocks=3)
+    blocks, request = BlockManager(3, 2, enable_prefix_caching=True), make("a", 6)
+    assert blocks.allocate(request, 6)
+    request.num_computed_tokens = 6
+    blocks.register(request, 6)
     head, *_, tail = request.block_ids
     blocks.hold("move", request.block_ids)
     blocks.free(request)
