@@ -184,14 +184,24 @@ def test_a_decode_step_does_not_grow_in_operator_calls():
     assert abs(sum(calls[32].values()) - sum(calls[1].values())) < 20
 
 
-@pytest.mark.slow
-def test_the_benchmark_runs_and_prints_only_json(capsys):
+def printed(capsys, parts: str) -> dict:
     argv = ["--batches", "1,2", "--prefill", "32", "--rounds", "1", "--requests", "2"]
-    argv += ["--parts", "decode,prefill,serving", "--peers", "none", "--json"]
+    argv += ["--parts", parts, "--peers", "none", "--json"]
     assert cpu.main(argv) == 0
-    result = json.loads(capsys.readouterr().out)
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.slow
+def test_one_part_runs_by_itself_and_prints_only_json(capsys):
+    result = printed(capsys, "prefill")
+    assert result["prefill_tokens_per_s"]["llmlab"]["32"] > 0
+    assert {"floors", "ratios", "targets"} <= set(result)
+    assert "transformers" in result["absent"]
+
+
+@pytest.mark.full
+def test_all_parts_run(capsys):
+    result = printed(capsys, "decode,prefill,serving")
     assert set(result["decode_ms"]) == {"llmlab"}
     assert set(result["decode_ms"]["llmlab"]) == {"1", "2"}
-    assert result["prefill_tokens_per_s"]["llmlab"]["32"] > 0
     assert {"floors", "ratios", "targets", "serving", "forward_ms"} <= set(result)
-    assert "transformers" in result["absent"]

@@ -64,10 +64,11 @@ def run_without(missing: str, name: str, tmp_path: Path) -> list[dict]:
     return json.loads(out.read_text())
 
 
-@pytest.mark.slow
+LABS = {"03_kv_cache": "slow", "11_interview": "slow", "01_two_phases": "full", "06_load": "full"}
+
+
 @pytest.mark.parametrize(
-    "name",
-    ["01_two_phases", "03_kv_cache", "06_load", "11_interview"],
+    "name", [pytest.param(lab, marks=getattr(pytest.mark, mark)) for lab, mark in LABS.items()]
 )
 def test_a_lab_is_done_without_any_widget(name, tmp_path):
     seen = run_without("ipywidgets anywidget", name, tmp_path)
