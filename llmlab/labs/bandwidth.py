@@ -182,7 +182,7 @@ def rate_rows(found: Iterable[Achieved], copy: float) -> list[list[str]]:
             f"{a.context:,}",
             f"{a.bytes / 1e6:.1f} MB",
             f"{1e3 * a.seconds.median:.3f} ms",
-            f"{1e3 * min(a.seconds.samples):.3f} to {1e3 * max(a.seconds.samples):.3f}",
+            f"{1e3 * min(a.seconds.samples):.3f} to {1e3 * max(a.seconds.samples):.3f} ms",
             f"{a.rate / 1e9:.1f} GB/s",
             f"{100 * a.rate / copy:.0f} %",
         ]
@@ -197,7 +197,8 @@ def show_rates(found: list[Achieved], copy: float, where: str) -> Any:
 
     caption = f"Measured on {where}, which copies {copy / 1e9:.1f} GB/s"
     rows = rate_rows(found, copy)
-    bars = [(a.name, f"batch {a.batch}, {a.context:,}", a.rate / 1e9) for a in found]
+    sizes = [f"batch {a.batch}<br>{a.context:,} tokens" for a in found]
+    bars = [(a.name, size, a.rate / 1e9) for a, size in zip(found, sizes, strict=True)]
     return Shown(
         live_figure(achieved_rate(bars, copy / 1e9, f"Decode attention, measured on {where}")),
         lambda: table_html(caption, RATE_HEAD, rows),

@@ -17,6 +17,7 @@ GRID = "rgba(122,122,122,0.25)"
 HAIRLINE = "rgba(255,255,255,0.6)"  # between bars of one colour; plain white glares on a dark page
 
 SERIES = (PREFILL, DECODE, READY, QUEUE, QUIET)
+TOP = {"y": 1, "yanchor": "top", "pad": {"t": 14}}  # of a title, however high the margin is
 FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
 
 
@@ -41,7 +42,7 @@ def layout(title: str, height: int, **more: Any) -> dict[str, Any]:
     }
     axes = {key: {**axis, **_axis(more.pop(key, {}))} for key in ("xaxis", "yaxis")}
     return {
-        "title": {"text": title, "x": 0, "xanchor": "left", "font": {"size": 15}},
+        "title": {"text": title, "font": {"size": 15}, "x": 0, "xanchor": "left", **TOP},
         "height": height + (foot and 30),
         "margin": {"l": 10, "r": 16, "t": 48, "b": 44 + foot},
         "paper_bgcolor": "rgba(0,0,0,0)",

@@ -146,7 +146,15 @@ def _measured(
     )
 
 
-WALK_HEAD = ["point", "phase", "median ms", "fastest to slowest", "FLOP/B", "compute", "bandwidth"]
+WALK_HEAD = [
+    "point",
+    "phase",
+    "median ms",
+    "fastest to slowest (steps)",
+    "FLOP/B",
+    "compute",
+    "bandwidth",
+]
 
 
 def walk_rows(points: Iterable[Measured]) -> list[list[str]]:

@@ -88,6 +88,12 @@ def test_the_gantt_counts_decode_and_prompt_tokens_of_each_step(trace):
     ]
 
 
+def test_the_gantt_of_few_steps_is_marked_where_steps_begin_and_end(trace):
+    assert list(step_gantt(trace).layout.xaxis.tickvals)[:2] == [0, 20]
+    trace.steps *= 2
+    assert step_gantt(trace).layout.xaxis.tickvals is None
+
+
 def test_the_strip_keeps_classes_apart_and_shows_the_stall(trace):
     gaps = gaps_by_class(trace)
     assert [gap for _, gap in gaps["default"]] == [10, 10, 40, 10]

@@ -80,7 +80,7 @@ def test_the_figure_and_the_table_hold_the_runs_the_limits_and_the_rate(panel):
     rows = attainment_rows(colocated, apart, TIGHT_TPOT)
     assert len(rows) == 4
     assert {len(row) for row in rows} == {len(attainment_head(panel.names))}
-    assert rows[0][1] == f"{colocated[0].attained(TIGHT_TPOT):.0%}"
+    assert rows[0][1] == f"{100 * colocated[0].attained(TIGHT_TPOT):.0f} %"
 
 
 def test_the_live_figure_shows_all_of_both_lines_but_no_endless_queue(panel):

@@ -15,10 +15,11 @@ def achieved_rate(bars: Sequence[tuple[str, str, float]], copy: float, title: st
     """
     import plotly.graph_objects as go
 
-    figure = go.Figure(layout=layout(title, 320, barmode="group"))
+    names = list(dict.fromkeys(name for name, _, _ in bars))
+    figure = go.Figure(layout=layout(title, 320, barmode="group", showlegend=len(names) > 1))
     sizes = list(dict.fromkeys(size for _, size, _ in bars))
     inks = (DECODE, PREFILL, READY)
-    for number, name in enumerate(dict.fromkeys(name for name, _, _ in bars)):
+    for number, name in enumerate(names):
         rates = {size: rate for n, size, rate in bars if n == name}
         figure.add_bar(
             name=name,
@@ -38,8 +39,10 @@ def achieved_rate(bars: Sequence[tuple[str, str, float]], copy: float, title: st
         xanchor="right",
         yanchor="bottom",
         showarrow=False,
-        text=f"copies {copy:.1f} GB/s",
+        yshift=2,
+        text=f"100 %: a copy, {copy:.1f} GB/s",
     )
-    figure.update_yaxes(title_text="GB/s", rangemode="tozero")
-    figure.update_layout(showlegend=len(figure.data) > 1)
+    most = max([copy, *(rate for _, _, rate in bars)])
+    figure.update_yaxes(title_text="GB/s", range=[0, 1.15 * most])
+    figure.update_xaxes(showgrid=False)
     return figure

@@ -69,7 +69,7 @@ def attainment_figure() -> Any:
     """Plotly figure, empty: three plots over the rate, both ways to use the devices in each."""
     from plotly.subplots import make_subplots
 
-    figure = make_subplots(rows=1, cols=3, subplot_titles=list(PLOTS), horizontal_spacing=0.09)
+    figure = make_subplots(rows=1, cols=3, subplot_titles=list(PLOTS), horizontal_spacing=0.12)
     below = {"orientation": "h", "x": 0, "y": -0.32}
     figure.update_layout(layout("", 380, legend=below))
     signs = ((PREFILL, "circle", "solid"), (DECODE, "diamond", "dash"))
@@ -84,11 +84,11 @@ def attainment_figure() -> Any:
                 showlegend=column == 1,
                 hovertemplate="%{x} a minute: %{y:.4g}<extra>%{fullData.name}</extra>",
             )
-    grid = {"gridcolor": GRID, "linecolor": QUIET, "tickcolor": GRID, "automargin": True}
-    figure.update_xaxes(rangemode="tozero", tickangle=0, **grid)
+    grid = {"gridcolor": GRID, "linecolor": QUIET, "ticks": "outside", "tickcolor": GRID}
+    figure.update_xaxes(rangemode="tozero", tickangle=0, automargin=True, **grid)
     # One title for the three: on a narrow page they would run into each other.
     figure.update_xaxes(title={"text": RATE, "font": {"size": 13}}, col=2)
-    figure.update_yaxes(rangemode="tozero", **grid)
+    figure.update_yaxes(rangemode="tozero", automargin=True, **grid)
     figure.update_yaxes(range=[0, 105], row=1, col=1)
     figure.update_annotations(font_size=13, yshift=6)
     return figure
@@ -127,7 +127,7 @@ def update_attainment(
         *(_upright(column, rate) for column in (1, 2, 3) if rate is not None),
     ]
     figure.layout.title.text = f"{names[0]} and {names[1]} (simulated)"
-    figure.layout.margin.t = 84
+    figure.layout.margin.t = 76
 
 
 def _axis(letter: str, column: int) -> str:
@@ -148,7 +148,7 @@ def _upright(column: int, x: float) -> dict[str, Any]:
 
 def attainment_head(names: tuple[str, str]) -> list[str]:
     """Column heads of `attainment_rows`."""
-    parts = ("within both", "TTFT p90 ms", "TPOT p90 ms")
+    parts = ("within both limits", "TTFT p90, in ms", "TPOT p90, in ms")  # long: they wrap
     return [RATE, *(f"{name}: {part}" for name in names for part in parts), "transfer shown ms"]
 
 
@@ -165,7 +165,7 @@ def attainment_rows(
         row = [f"{one.rate:g}"]
         for run in (one, other):
             share = run.attained(limits)
-            row.append("–" if share is None else f"{share:.0%}")
+            row.append("–" if share is None else f"{100 * share:.0f} %")
             row += [number(run.p90("ttft"), 0), number(run.p90("tpot"), 1)]
         rows.append([*row, number(percentile(list(other.visible), 50), 2)])
     return rows
@@ -198,5 +198,5 @@ def verdict(
     ]
     return (
         f"Simulated. At {rate:g} {RATE} {said}. "
-        f"{TARGET:.0%} of requests within both limits: {up_to[0]}, {up_to[1]}."
+        f"{100 * TARGET:.0f} % of requests within both limits: {up_to[0]}, {up_to[1]}."
     )

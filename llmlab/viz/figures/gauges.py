@@ -60,8 +60,8 @@ def update_gauges(
     note = "simulated" if simulated else "measured"
     figure.layout.title.text = f"Share of each ceiling in use · {note}"
     # Room for a bar's words on a narrow page too.
-    figure.layout.xaxis.range = [0, max(150.0, 1.5 * max(shares))]
-    figure.layout.xaxis.tickvals = [0, 20, 40, 60, 80, 100]
+    figure.layout.xaxis.range = [0, max(150.0, 1.25 * max(shares) + 45)]
+    figure.layout.xaxis.tickvals = [0, 50, 100]
     line = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": 100 * NEAR, "x1": 100 * NEAR}
     figure.layout.shapes = [{**line, "line": {"dash": "dot", "width": 1, "color": QUIET}}]
 

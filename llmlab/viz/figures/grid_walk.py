@@ -16,12 +16,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmlab.viz.palette import DECODE, PREFILL, QUEUE, QUIET, READY, layout
+from llmlab.viz.palette import DECODE, HAIRLINE, PREFILL, QUEUE, QUIET, READY, layout
 
 INKS = (PREFILL, DECODE, READY, QUEUE)
 LETTERS = "ABCDEFGH"
 COLUMNS = 12
-TINT = 0.25
 POOL_LEGEND = "the pool · number: entry of the table<br>letter: another request's · dot: free"
 EMPTY = "rgba(122,122,122,0.13)"
 
@@ -109,6 +108,7 @@ def walk_figure(walk: GridWalk) -> Any:
 
     figure = go.Figure(layout=layout("", 300, barmode="overlay", showlegend=False))
     bare = {"showgrid": False, "zeroline": False, "fixedrange": True}
+    apart = {"ticklabelstandoff": 6}
     small = {"size": 12}
     figure.update_layout(
         margin={"l": 10, "r": 16, "t": 56, "b": 62},
@@ -121,10 +121,16 @@ def walk_figure(walk: GridWalk) -> Any:
             "showline": False,
             "title": {"text": POOL_LEGEND, "font": small},
         },
-        yaxis={**bare, "ticks": "", "showline": False},
-        yaxis2={**bare, "ticks": "", "anchor": "x2", "title": {"text": "block", "font": small}},
+        yaxis={**bare, **apart, "ticks": "", "showline": False},
+        yaxis2={
+            **bare,
+            **apart,
+            "ticks": "",
+            "anchor": "x2",
+            "title": {"text": "block", "font": small},
+        },
     )
-    line = {"width": 1, "color": QUIET}
+    line = {"width": 1, "color": HAIRLINE}
     figure.add_bar(name="read", orientation="h", marker={"line": line})
     figure.add_bar(name="masked", orientation="h", hoverinfo="skip")
     figure.add_scatter(
@@ -146,7 +152,7 @@ def update_walk(figure: Any, walk: GridWalk) -> None:
         base=[begin for _, _, begin, _ in spans],
         y=[split for split, _, _, _ in spans],
         width=[0.62] * len(spans),
-        marker={"color": [INKS[split % len(INKS)] for split, _, _, _ in spans], "opacity": TINT},
+        marker={"color": [INKS[split % len(INKS)] for split, _, _, _ in spans]},
         hovertemplate="%{customdata}<extra></extra>",
         customdata=[
             f"split {s}: positions {b} to {e - 1}, table entry {j}, block {walk.table[j]}"
@@ -170,7 +176,7 @@ def update_walk(figure: Any, walk: GridWalk) -> None:
         x=[(begin + end) / 2 for _, _, begin, end in wide],
         y=[split for split, _, _, _ in wide],
         text=[f"<b>{walk.table[j]}</b>" for _, j, _, _ in wide],
-        textfont={"size": 12, "color": [INKS[split % len(INKS)] for split, _, _, _ in wide]},
+        textfont={"size": 12, "color": "white"},
     )
     ends = [(p.split, p.begin + t * walk.tile) for p in walk.programs for t in range(1, p.tiles)]
     tile.update(
@@ -202,7 +208,6 @@ def _update_pool(pool: Any, entry: Any, walk: GridWalk) -> None:
         width=[0.8] * walk.num_blocks,
         marker={
             "color": [INKS[reader[b][0] % 4] if b in reader else EMPTY for b in range(len(places))],
-            "opacity": [TINT if b in reader else 1.0 for b in range(len(places))],
             "line": {"width": 0},
         },
         hovertemplate="%{customdata}<extra></extra>",
@@ -214,7 +219,7 @@ def _update_pool(pool: Any, entry: Any, walk: GridWalk) -> None:
             signs.append(f"<b>{walk.table.index(b)}</b>")
         else:
             signs.append(LETTERS[owner[b]] if b in owner else "·")
-    inks = [INKS[reader[b][0] % 4] if b in reader else QUIET for b in range(walk.num_blocks)]
+    inks = ["white" if b in reader else QUIET for b in range(walk.num_blocks)]
     entry.update(
         x=[column + 0.45 for _, column in places],
         y=[row for row, _ in places],
@@ -292,7 +297,7 @@ def walk_sentence(walk: GridWalk) -> str:
     idle = sum(p.end <= p.begin for p in walk.programs)
     more = f" Splits with nothing to do: {idle}." if idle else ""
     return (
-        f"Grid {r} requests × {h} heads × {s} splits = {r * h * s} programs. Request "
-        f"{LETTERS[walk.request]}: {walk.context} tokens in {len(walk.table)} blocks, "
+        f"Grid {r} requests × {h} heads × {s} split{'s' * (s != 1)} = {r * h * s} programs. "
+        f"Request {LETTERS[walk.request]}: {walk.context} tokens in {len(walk.table)} blocks, "
         f"{last} of {walk.page} slots of the last one hold a token.{more}"
     )

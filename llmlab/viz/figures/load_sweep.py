@@ -49,7 +49,8 @@ def load_sweep(runs: Sequence[Loaded], tpot_limit: float | None = None) -> Any:
     """Plotly figure: TTFT, TPOT and output rate over users, on a log axis of users."""
     from plotly.subplots import make_subplots
 
-    figure = make_subplots(rows=1, cols=3, subplot_titles=[name for name, _ in PLOTS])
+    titles = [name for name, _ in PLOTS]
+    figure = make_subplots(rows=1, cols=3, subplot_titles=titles, horizontal_spacing=0.14)
     figure.update_layout(layout("", 320, showlegend=False))
     for column, (name, colour) in enumerate(PLOTS, 1):
         figure.add_scatter(
@@ -60,9 +61,11 @@ def load_sweep(runs: Sequence[Loaded], tpot_limit: float | None = None) -> Any:
             line={"color": colour},
             hovertemplate="%{x} users: %{y:.4g}<extra>%{fullData.name}</extra>",
         )
-    grid = {"gridcolor": GRID, "linecolor": QUIET, "tickcolor": GRID, "automargin": True}
+    grid = {"gridcolor": GRID, "linecolor": QUIET, "ticks": "outside", "tickcolor": GRID}
     figure.update_xaxes(type="log", title={"text": "users", "font": {"size": 13}}, **grid)
-    figure.update_yaxes(rangemode="tozero", **grid)
+    figure.update_xaxes(automargin=True)
+    # Short labels: on a narrow page they stand between two plots.
+    figure.update_yaxes(rangemode="tozero", tickformat="~s", automargin=True, **grid)
     figure.update_annotations(font_size=13)
     update_sweep(figure, runs, tpot_limit)
     return figure
@@ -82,7 +85,7 @@ def update_sweep(figure: Any, runs: Sequence[Loaded], tpot_limit: float | None =
     simulated = any(run.simulated for run in runs)
     note = "simulated" if simulated else "measured here"
     figure.layout.title.text = f"Under load · {note}" if runs else "No run yet"
-    figure.layout.margin.t = 84
+    figure.layout.margin.t = 76
     figure.layout.shapes = []
     if tpot_limit is not None:
         line = {"type": "line", "xref": "x2 domain", "yref": "y2", "x0": 0, "x1": 1}

@@ -87,7 +87,6 @@ def request_timeline(trace: Trace, request_id: str) -> Any:
 
     figure = go.Figure(layout=layout("", 276, showlegend=False))
     figure.layout.margin.t = 74
-    figure.layout.title.update(y=1, yanchor="top", pad={"t": 10})  # the marks are written below it
     for row in ROWS:
         figure.add_bar(y=[row], x=[0], base=[0], orientation="h", name=row)
     figure.update_layout(

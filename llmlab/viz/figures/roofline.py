@@ -51,13 +51,7 @@ def roofline(hardware: Hardware, dtype: str, points: Sequence[Point], simulated:
         )
     log = {"type": "log", "dtick": 1, "exponentformat": "SI"}
     figure.update_xaxes(title_text="FLOPs per byte moved", **log)
-    # plotly itself has no word for 10^15, where an H100's roof is.
-    figure.update_yaxes(
-        title_text="FLOP/s",
-        type="log",
-        tickvals=[10.0**power for power in range(6, 18)],
-        ticktext=[f"{10 ** (power % 3)}{'MGTP'[power // 3 - 2]}" for power in range(6, 18)],
-    )
+    figure.update_yaxes(title_text="FLOP/s", type="log")
     update_roofline(figure, hardware, dtype, points, simulated)
     return figure
 
@@ -72,6 +66,7 @@ def update_roofline(
     xs = [float(x) for x in np.geomspace(low, high, 80)] + [ridge]
     xs.sort()
     roof = [attainable_flops(x, peak, hardware.bandwidth) for x in xs]
+    figure.layout.yaxis.update(_ticks(min(roof), max(roof)))
     figure.data[0].update(x=xs, y=roof, hovertemplate="roof: %{y:.3g} FLOP/s<extra></extra>")
     for trace in figure.data[1:]:
         mine = sorted((p for p in points if p.phase == trace.name), key=lambda p: p.intensity)
@@ -95,6 +90,18 @@ def update_roofline(
             "ax": -30,
         }
     ]
+
+
+def _ticks(low: float, high: float) -> dict[str, list[Any]]:
+    """Powers of ten; where there are few, 2 and 5 too. plotly has no word for 10^15."""
+    steps = (1, 2, 5) if high < 100 * low else (1,)
+    places = [(step, power) for power in range(6, 18) for step in steps]
+    return {
+        "tickvals": [step * 10.0**power for step, power in places],
+        "ticktext": [
+            f"{step * 10 ** (power % 3)}{'MGTP'[power // 3 - 2]}" for step, power in places
+        ],
+    }
 
 
 ROOFLINE_HEAD = ["point", "phase", "FLOP/B", "GFLOP/s", "share of the roof above it"]

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from llmlab.trace import StepRecord, Trace
-from llmlab.viz.palette import DECODE, PREFILL, layout, whence
+from llmlab.viz.palette import DECODE, HAIRLINE, PREFILL, QUIET, layout, whence
 
 MOST_STEPS = 500
+MOST_EDGED = 40  # hairlines between more bars than that would hide them
+FEW = 6  # steps whose ends are written on the axis
 
 
 def step_gantt(trace: Trace, budget: int | None = None) -> Any:
@@ -32,8 +34,7 @@ def update_gantt(figure: Any, trace: Trace, budget: int | None = None) -> None:
     middle = [((s.t_start + s.t_end) / 2 - origin) / 1e6 for s in steps]
     width = [(s.t_end - s.t_start) / 1e6 for s in steps]
     notes = [_note(s) for s in steps]
-    # Equal neighbours need a hairline between them, as long as it does not hide the bars.
-    edge = {"width": 1 if len(steps) <= 120 else 0, "color": "rgba(255,255,255,0.7)"}
+    edge = {"width": 1 if len(steps) <= MOST_EDGED else 0, "color": HAIRLINE}
     for bar, tokens in zip(
         figure.data,
         ([s.decode_tokens for s in steps], [s.prefill_tokens for s in steps]),
@@ -53,7 +54,13 @@ def update_gantt(figure: Any, trace: Trace, budget: int | None = None) -> None:
     figure.layout.shapes = []
     if budget is not None:
         line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": budget, "y1": budget}
-        figure.layout.shapes = [{**line, "line": {"dash": "dot", "width": 1}}]
+        figure.layout.shapes = [{**line, "line": {"dash": "dot", "width": 1, "color": QUIET}}]
+    # Beside few bars plotly would write their middles, which mean nothing here.
+    ends = [(stamp - origin) / 1e6 for s in steps for stamp in (s.t_start, s.t_end)]
+    few = sorted(set(ends)) if len(steps) <= FEW else None
+    figure.layout.xaxis.tickvals = few
+    figure.layout.xaxis.ticktext = few and [f"{ms:g}" for ms in few]
+    figure.layout.xaxis.tickmode = "array" if few else "auto"
 
 
 def _note(step: StepRecord) -> str:

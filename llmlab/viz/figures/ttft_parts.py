@@ -68,13 +68,17 @@ def update_parts(figure: Any, rows: Sequence[Parts]) -> None:
             x=[getattr(row, part) for row in rows],
             hovertemplate="%{y}<br>%{x:.1f} ms<extra>%{fullData.name}</extra>",
         )
-    figure.layout.title.text = "Where the client's TTFT went" if rows else "No request yet"
+    figure.layout.title.text = (
+        "Where the client's TTFT went · measured" if rows else "No request yet"
+    )
     figure.layout.height = 220 + 26 * max(2, len(rows))
     figure.layout.margin.b = 140  # below the axis: on a narrow page the legend takes four lines
-    figure.layout.yaxis = {"autorange": "reversed", "type": "category", "automargin": True}
+    figure.layout.yaxis.update(
+        autorange="reversed", type="category", showgrid=False, ticklabelstandoff=4
+    )
 
 
-PARTS_HEAD = ["request", "TTFT ms", "outside", "front", "queue", "prefill"]
+PARTS_HEAD = ["request", "TTFT ms", "outside ms", "front ms", "queue ms", "prefill ms"]
 
 
 def parts_rows(rows: Sequence[Parts]) -> list[list[str]]:

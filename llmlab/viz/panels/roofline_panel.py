@@ -120,7 +120,7 @@ class RooflinePanel:
     def sentence(self, places: list[Place]) -> str:
         """What the picture says, in words."""
         parts = [f"{p.label}: {p.ms:.2f} ms, near {_roof(p.achieved.near)}" for p in places]
-        return "Simulated. " + "; ".join(parts) + "."
+        return "Simulated: " + "; ".join(parts) + "."
 
     def _fail(self, text: str) -> None:
         self.status.value = status_html("error", text)
