@@ -89,12 +89,13 @@ check("B14.longer-answers", answer_5)
 # %% [markdown] name="probe" covers=["B16", "B13", "B17"]
 # ## The probe you answered first
 #
-# Now write it down. The text is kept before its rubric is shown; then you score it yourself, point by
-# point. Say how sure you are *before* you see the result, with one assumption that could change your
-# answer and one observation that would make you revise it. Being surprised is the useful part.
+# Now write it down, and after it the question that follows. Your text is kept before its rubric is
+# shown; then you score it yourself, point by point. Say how sure you are *before* you see the result,
+# with one assumption that could change your answer and one observation that would make you revise it.
+# Being surprised is the useful part.
 
 # %% name="probe_panel" covers=["B16", "B13", "B17"]
-probe = QuizPanel(topic="B16")
+probe = QuizPanel(ids=["B16.probe", "B16.how-to-test"])
 probe
 
 # %% [markdown] name="followups" covers=["A7"]
@@ -104,22 +105,18 @@ probe
 # not (L2), why cost and waiting pull apart (L3), what the scheduler really has instead of phases (L4).
 
 # %% name="followups_panel" covers=["A7"]
-followups = QuizPanel(topic="A7")
+followups = QuizPanel(ids=["A7.l1", "A7.l2", "A7.l3", "A7.l4"])
 followups
 
 # %% [markdown] name="wrong" covers=["A8", "B15"]
 # ## What is wrong with this answer?
 #
-# Each of these sounds reasonable, and is heard often. Say what is wrong with it, and what you would
-# measure to show it.
+# Each of these sounds reasonable, and is heard often. Say aloud what is wrong with it, and what you
+# would measure to show it; then choose the best correction.
 
-# %% name="wrong_panel" covers=["A8"]
-wrong = QuizPanel(topic="A8")
+# %% name="wrong_panel" covers=["A8", "B15"]
+wrong = QuizPanel(topic="wrong-answers")
 wrong
-
-# %% name="wrong_panel_2" covers=["B15"]
-more_wrong = QuizPanel(topic="B15")
-more_wrong
 
 # %% [markdown] name="mock" covers=["A9"]
 # ## The mock interview
@@ -127,7 +124,7 @@ more_wrong
 # Timed, in a terminal (in JupyterLab: File, New, Terminal; start it in the folder where you ran
 # `make lab`):
 #
-# ```
+# ```text
 # .venv/bin/llmlab interview --role inference --minutes 20
 # .venv/bin/llmlab interview --role product --minutes 20
 # ```
@@ -137,7 +134,7 @@ more_wrong
 # you see their rubric. It ends in a one-page report: strengths, gaps with what to redo, and how well
 # your confidence matched your score.
 #
-# What you missed in the panels above comes back sooner: run `llmlab quiz` tomorrow.
+# What you missed in the panels above comes back sooner: run `.venv/bin/llmlab quiz` tomorrow.
 
 # %% name="worked" tags=["solution-only"] covers=["B14"]
 from llmlab.check.solution import solution

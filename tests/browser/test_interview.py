@@ -12,7 +12,7 @@ def test_the_interview_lab_runs_and_a_question_is_answered_by_keyboard(jupyter, 
     notebook.run_all()
     shown = " ".join(str(cell.get("outputs", "")) for cell in notebook.cells())
     assert shown.count("not answered yet") >= 5
-    assert notebook.say_how_sure() == 4
+    assert notebook.say_how_sure() == 3
     notebook.looks("11_quiz", ".llmlab-quiz")
     assert notebook.outside == []
     assert notebook.noise() == []

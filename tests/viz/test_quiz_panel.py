@@ -156,3 +156,10 @@ def test_without_widgets_the_prompts_and_the_way_to_answer_are_there():
 def test_a_topic_that_does_not_exist_is_refused_with_those_that_do():
     with pytest.raises(ValueError, match="traces"):
         QuizPanel("tea")
+
+
+def test_questions_that_are_named_come_in_that_order():
+    panel = QuizPanel(ids=["A7.l2", "A7.l1"])
+    assert [q.id for q in panel.sitting.questions] == ["A7.l2", "A7.l1"]
+    with pytest.raises(ValueError, match="tea"):
+        QuizPanel(ids=["tea"])

@@ -20,6 +20,7 @@ from llmlab.check.question import (
     SingleQuestion,
 )
 from llmlab.viz.panels.controls import INK
+from llmlab.viz.panels.worksheet_panel import example_for
 from llmlab.viz.widgets import toolkit
 
 TEXT = f"color:{INK};line-height:1.45;max-width:760px;overflow-wrap:anywhere"
@@ -52,8 +53,7 @@ def make_input(question: Question, asked: Asked) -> Input:
         area.layout.width, area.layout.height = "min(760px, calc(100% - 8px))", "110px"
         return Input(area, lambda: area.value, area)
     if isinstance(question, NumericQuestion):
-        hint = f"a number, in {question.unit}" if question.unit else "a number"
-        return _text(hint)
+        return _text(example_for(question.unit or ""))
     if isinstance(question, (OrderQuestion, MatchQuestion)):
         made = _text(asked.how)
         lists = [_list(asked.lefts, "1")] if asked.lefts else []
@@ -68,7 +68,7 @@ def _one(asked: Asked) -> Input:
     """Radio buttons and a box for the letter; each follows the other."""
     w = toolkit()
 
-    options = [(f"{letter}  {text}", letter) for letter, text in asked.choices]
+    options = [(f"{letter})  {text}", letter) for letter, text in asked.choices]
     radio = w.RadioButtons(options=options, value=None, description="Options")
     radio.layout.width = "100%"
     made = _text(asked.how)
@@ -109,7 +109,7 @@ def _boxes(asked: Asked) -> Input:
 
     boxes = []
     for letter, text in asked.choices:
-        box = w.Checkbox(value=False, description=f"{letter}  {text}", indent=False)
+        box = w.Checkbox(value=False, description=f"{letter})  {text}", indent=False)
         box.layout.width = "100%"
         boxes.append(box)
 

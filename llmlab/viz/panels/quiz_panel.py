@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from llmlab.check.library import find_question
 from llmlab.check.present import Table, ask, reveal
 from llmlab.check.prose import Commitment
 from llmlab.check.question import ProseQuestion, Question
@@ -23,7 +24,10 @@ _NUMBERED = tuple(enumerate(CONFIDENCE, 1))
 
 
 class QuizPanel:
-    """Questions by topic (or curriculum id), level and role; what was missed comes back sooner."""
+    """Questions by topic (or curriculum id), level and role; what was missed comes back sooner.
+
+    ids: these questions instead, in this order.
+    """
 
     def __init__(
         self,
@@ -32,11 +36,13 @@ class QuizPanel:
         role: str | None = None,
         count: int = 10,
         seed: int = 0,
+        *,
+        ids: Sequence[str] = (),
     ) -> None:
         w = toolkit()
 
         store = default_store()
-        chosen = select(
+        chosen = [find_question(name) for name in ids] or select(
             whole_bank(), store, topic=topic, level=level, role=role, count=count, seed=seed
         )
         self.sitting = Sitting(chosen, store, current_student())

@@ -22,7 +22,8 @@ def slug(item_id: str) -> str:
 
 def example_for(unit: str) -> str:
     """What a box suggests before anything is typed."""
-    return {"": "a number", "ms": "for example 12 ms"}.get(unit, f"a number, in {unit}")
+    known = {"": "a number", "ms": "for example 12 ms", "x": "a factor, for example 1.5"}
+    return known.get(unit, f"a number, in {unit}")
 
 
 class _Row:
