@@ -244,8 +244,7 @@ knobs
 
 # %% name="knobs_text"
 for prompt_tokens, output_tokens in pick([(32, 8), (256, 8), (32, 32)], [(32, 8), (32, 16)]):
-    run = knobs.run(prompt_tokens, output_tokens)
-    print(f"{run.label}: TTFT {run.ttft:.0f} ms, TPOT {run.tpot:.1f} ms, E2E {run.e2e:.0f} ms")
+    print(knobs.run(prompt_tokens, output_tokens))
 
 # %% [markdown] name="turn_explain" covers=["B15"]
 # ### What moved, and why
@@ -276,8 +275,8 @@ for caching in (False, True):
         computed = sum(n for step in other.trace.steps[before:] for _, n, *_ in step.scheduled)
         ttft = request_metrics(list(other.trace.requests.values())[-1]).ttft
         print(
-            f"prefix cache {'on ' if caching else 'off'}, {turn} time: {computed:3d} of {len(prompt)} prompt "
-            f"tokens computed, TTFT {ttft:6.1f} ms"
+            f"prefix cache {'on ' if caching else 'off'}, {turn} time: {computed:3d} of "
+            f"{len(prompt)} prompt tokens computed, TTFT {ttft:6.1f} ms"
         )
 
 # %% [markdown] name="assumption_explain" covers=["C1"]

@@ -15,7 +15,7 @@
 # **do arithmetic** (about two FLOPs per weight and token). A machine has a best rate for each. Divide
 # a step's FLOPs by its bytes and you have its *arithmetic intensity*:
 #
-# $$\text{FLOP/s} \le \min(\text{peak},\ \text{intensity} \times \text{bandwidth})$$
+# $$\begin{aligned}\text{FLOP/s} &\le \text{peak} \\ \text{FLOP/s} &\le \text{intensity} \times \text{bandwidth}\end{aligned}$$
 #
 # Left of the corner (the *ridge*) reading takes longer, right of it arithmetic does. Being
 # bandwidth-bound is about *time*; it has nothing to do with running out of memory.
@@ -89,9 +89,9 @@ assert knee_batch(1e12, 1e11, 4) == 20
 # %% name="walk" covers=["A2", "C3"]
 batches = pick([1, 2, 4, 8, 16, 32, 64], [1, 4, 16])
 prompts = pick([16, 32, 64, 128, 256, 512, 1024, 2048], [16, 128])
-with loading_bar("decode steps") as progress:
+with loading_bar("decode steps", "Measuring") as progress:
     decode = decode_walk(model, ceilings, batches, steps=pick(8, 3), progress=progress)
-with loading_bar("prefill steps") as progress:
+with loading_bar("prefill steps", "Measuring") as progress:
     prefill = prefill_walk(model, ceilings, prompts, repeats=pick(3, 1), progress=progress)
 show_walk(decode + prefill, ceilings, dtype)
 
@@ -182,6 +182,8 @@ roof
 
 # %% [markdown] name="sheet" covers=["C3"]
 # ## Worksheet
+#
+# The same arithmetic for a data-centre GPU: on paper, or in Python.
 
 # %% name="sheet_panel" covers=["C3"]
 worksheet = WorksheetPanel("c3")

@@ -119,8 +119,9 @@ for context in (1024, 4096, 16384, 65536):
 #
 # ```text
 #   request A   position   0 1 2 3   4 5 6 7   8 9 . .
-#               table     [   5   ] [   2   ] [   7   ]     block of position p: table[p // B]
-#               slot in it            p % B
+#               table     [   5   ] [   2   ] [   7   ]
+#
+#   position p lies in block table[p // B], at slot p % B
 # ```
 #
 # Only the last block of a request has empty slots. That is all that is wasted.
@@ -220,9 +221,10 @@ view
 #
 # ```text
 #   q            [R, Hq, D]       one query for each of R requests
-#   k_cache      [N, B, Hkv, D]   the pool of one layer: N blocks of B slots; v_cache likewise
-#   block_table  [R, M]           row r: blocks of request r in order; what is beyond its own is 0
-#   context_len  [R]              tokens of request r in the cache, this step's included
+#   k_cache      [N, B, Hkv, D]   keys of one layer: N blocks of B slots
+#   v_cache      [N, B, Hkv, D]   values, likewise
+#   block_table  [R, M]           row r: blocks of request r in order, then zeros
+#   context_len  [R]              tokens of request r, this step's included
 #   returns      [R, Hq, D]
 # ```
 #
@@ -328,6 +330,8 @@ for name in names:
 # targets, the transfer is only a cost.
 #
 # ## Worksheet
+#
+# What fits, and what has to move: numbers you can work out before you rent a GPU.
 
 # %% name="sheet_panel" covers=["C4", "C7"]
 worksheet = WorksheetPanel("c4", "c7")

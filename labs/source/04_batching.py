@@ -274,9 +274,9 @@ Shown(
 )
 
 # %% [markdown] name="own_explain" covers=["A6"]
-# Most steps are *mixed*: blue prompt tokens fill what the orange decode tokens leave of the budget (the
-# dotted line). A scheduler may only change *when* something is computed, never *what*. So the answers
-# must be those of the library's scheduler, token for token:
+# While the long prompt lasts, steps are *mixed*: blue prompt tokens fill what the orange decode tokens
+# leave of the budget (the dotted line). A scheduler may only change *when* something is computed, never
+# *what*. So the answers must be those of the library's scheduler, token for token:
 
 # %% name="own_same" covers=["A6"]
 _, library_tokens = serve(Chunked)
@@ -305,6 +305,8 @@ assert ends[0] == ends[1]
 
 # %% [markdown] name="sheet" covers=["B2", "A6"]
 # ## Worksheet
+#
+# Two small schedules, on paper.
 
 # %% name="sheet_panel" covers=["B2", "A6"]
 worksheet = WorksheetPanel("b2", "a6")

@@ -80,6 +80,8 @@ def picture(figure, caption, head, rows):
 
 # %% [markdown] name="run"
 # ## Run, for real
+#
+# The same requests, once under each scheduler.
 
 # %% name="real" covers=["C5"]
 load = load_workload("chat_and_documents_cpu").with_(stop={"num_prompts": pick(8, 6)})
@@ -92,6 +94,8 @@ show_verdicts([trial_of(trace, label) for label, trace in real.items()], {}, "Re
 
 # %% [markdown] name="look"
 # ## Look: the gaps
+#
+# A dot is one gap; a dashed line is the p99 of its class.
 
 # %% name="strip_whole" covers=["C5"]
 picture(

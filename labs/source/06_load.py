@@ -61,7 +61,7 @@ def closed_loop(users: int) -> dict:
 
 real = []
 counts = pick([1, 2, 4, 8, 16], [1, 4])
-with loading_bar("closed loops") as progress:
+with loading_bar("closed loops", "Running") as progress:
     for number, users in enumerate(counts):
         progress(number, len(counts), f"{users} users")
         engine = Engine(model, config=EngineConfig(max_num_batched_tokens=256, max_model_len=64))

@@ -124,7 +124,7 @@ NOTE = (
 prompts = ["Name one use of a cache.", NOTE * pick(6, 1), "In short: " + NOTE * pick(12, 2)]
 ANSWER = pick(64, 12)  # tokens
 ARRIVALS = pick([0.0, 0.5, 0.5], [0.0, 0.0, 0.0])  # seconds
-with loading_bar("the pair of processes") as progress:
+with loading_bar("the pair of processes", "Running") as progress:
     pair = run_pair(
         name,
         prompts,
@@ -168,7 +168,7 @@ Shown(
 # Now the same, but with every layer sent only *after* the forward pass:
 
 # %% name="overlap" covers=["C7"]
-with loading_bar("the pair, without overlap") as progress:
+with loading_bar("the pair, without overlap", "Running") as progress:
     after = run_pair(
         name,
         prompts,
@@ -312,8 +312,8 @@ shown_table(
             f"{p.ttft_ms:g}",
             f"{p.tpot_ms:g}",
             f"{rate:g}",
-            f"{a:.0%}",
-            f"{b:.0%}",
+            f"{100 * a:.0f} %",
+            f"{100 * b:.0f} %",
             "yes" if v else "no",
         ]
         for (p, rate, a, b), v in zip(rows, verdicts, strict=True)
@@ -347,7 +347,8 @@ rows = []
 for label, trace in tried.items():
     run = served(trace, 120)
     share = run.attained(promise)
-    rows.append([label, f"{share:.0%}", f"{run.p90('ttft'):,.0f}", f"{run.p90('tpot'):,.1f}"])
+    times = [f"{run.p90('ttft'):,.0f}", f"{run.p90('tpot'):,.1f}"]
+    rows.append([label, f"{100 * share:.0f} %", *times])
 shown_table(
     "Tuned first: 120 requests/min per GPU, TTFT 1,000 ms and TPOT 14 ms (simulated)",
     ["setting", "within both", "TTFT p90 ms", "TPOT p90 ms"],
@@ -475,8 +476,8 @@ for budget in (8192, 1024):
     begun = (move["t_first_transfer"] - steps[0].t_start) / 1e6
     took = (move["t_prefill_end"] - steps[0].t_start) / 1e6
     print(
-        f"simulated, budget {budget}: {len(steps)} steps, first bytes out after {begun:.1f} ms, "
-        f"computed after {took:.1f} ms; {move['bytes']:,} bytes"
+        f"budget {budget}, steps {len(steps)}: first bytes out after {begun:.1f} ms, computed "
+        f"after {took:.1f} ms, {move['bytes'] / 2**30:.2f} GiB (simulated)"
     )
 
 # %% [markdown] name="sheet_intro" covers=["C7"]

@@ -285,7 +285,7 @@ trials = {
     "shorter answers": (DOCUMENT, ANSWER // 4),
 }
 traces, runs = {}, []
-with loading_bar("trials") as progress:
+with loading_bar("trials", "Running") as progress:
     for done, (name, (prompt, answer)) in enumerate(trials.items()):
         progress(done, len(trials), name)
         traces[name] = measure(api, load(1, 3, ("document", prompt, answer)))

@@ -104,7 +104,7 @@ except Exception as error:
 # ```text
 #   slots     [  9        -1        4  ]        one a row; -1: a row of padding
 #                |         |        |
-#   k row        0         1        2           ROW values each: Hkv * D, one after the other
+#   k row        0         1        2           ROW = Hkv * D values each
 #                |      (nothing)   |
 #   k_cache   ........ [ 4 ] ........ [ 9 ]     slot s begins at value s * ROW
 # ```
@@ -240,7 +240,7 @@ print(GridPanel(splits=3).text())
 # - Value $(slot, g, d)$ of a cache lies at `(slot * KV_HEADS + g) * D + d`, with
 #   `slot = block * PAGE + p % PAGE`. A tile of keys is a [BLOCK_N, D] tile of pointers: one vector with
 #   `[:, None]` plus one with `[None, :]`.
-# - Slots that nobody wrote hold NaN, and $0 \cdot$ NaN is NaN. Mask the loads, give them `other=0.0`, **and** give
+# - Slots that nobody wrote hold NaN, and $0 \cdot \text{NaN}$ is NaN. Mask the loads, give them `other=0.0`, **and** give
 #   dead lanes a score of `float("-inf")`: `tl.where(live, ..., float("-inf"))`.
 # - Cast to float32 right after each load: `.to(tl.float32)`. Sums over thousands of keys need it.
 # - Block numbers as `.to(tl.int64)`: in a large pool the offset outgrows 32 bits.
@@ -480,6 +480,8 @@ show_compiled(
 # decides, by the share of the copy rate.
 #
 # ## Check yourself
+#
+# The same two figures for a larger model and a faster card.
 
 # %% name="q_bytes" covers=["A2", "C3"]
 question = find_question("A2.kernel-bytes")
