@@ -41,7 +41,7 @@ def loaded(trace: Trace, users: int) -> Loaded:
     )
 
 
-MOST_LABELS = 5
+MOST_LABELS = 3
 PLOTS = (("TTFT (ms)", PREFILL), ("TPOT (ms)", DECODE), ("tokens/s", READY))
 
 
@@ -77,8 +77,8 @@ def update_sweep(figure: Any, runs: Sequence[Loaded], tpot_limit: float | None =
     series = ([r.ttft for r in runs], [r.tpot for r in runs], [r.rate for r in runs])
     for line, values in zip(figure.data, series, strict=True):
         line.update(x=users, y=values)
-    # Three plots share a narrow page: many labels would be turned on their side.
-    labelled = users[::-1][:: 2 if len(users) > MOST_LABELS else 1]
+    # Three plots share a narrow page: many labels would run into each other.
+    labelled = users[::-1][:: -(-len(users) // MOST_LABELS) or 1]
     figure.update_xaxes(
         tickmode="array", tickangle=0, tickvals=labelled, ticktext=[str(u) for u in labelled]
     )

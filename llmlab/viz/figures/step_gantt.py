@@ -9,7 +9,7 @@ from llmlab.trace import StepRecord, Trace
 from llmlab.viz.palette import DECODE, HAIRLINE, PREFILL, QUIET, layout, whence
 
 MOST_STEPS = 500
-MOST_EDGED = 40  # hairlines between more bars than that would hide them
+EDGES = ((40, 1.0), (120, 0.5))  # up to so many bars: width of the hairline between them, px
 FEW = 6  # steps whose ends are written on the axis
 
 
@@ -34,7 +34,9 @@ def update_gantt(figure: Any, trace: Trace, budget: int | None = None) -> None:
     middle = [((s.t_start + s.t_end) / 2 - origin) / 1e6 for s in steps]
     width = [(s.t_end - s.t_start) / 1e6 for s in steps]
     notes = [_note(s) for s in steps]
-    edge = {"width": 1 if len(steps) <= MOST_EDGED else 0, "color": HAIRLINE}
+    # Equal neighbours need a hairline between them, as long as it does not hide the bars.
+    width_px = next((px for most, px in EDGES if len(steps) <= most), 0)
+    edge = {"width": width_px, "color": HAIRLINE}
     for bar, tokens in zip(
         figure.data,
         ([s.decode_tokens for s in steps], [s.prefill_tokens for s in steps]),
