@@ -124,7 +124,7 @@ wrong
 # Timed, in a terminal (in JupyterLab: File, New, Terminal; start it in the folder where you ran
 # `make lab`):
 #
-# ```text
+# ```
 # .venv/bin/llmlab interview --role inference --minutes 20
 # .venv/bin/llmlab interview --role product --minutes 20
 # ```

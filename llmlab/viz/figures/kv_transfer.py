@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from llmlab.viz.palette import DECODE, PREFILL, QUIET, layout
+from llmlab.viz.palette import DECODE, HAIRLINE, PREFILL, QUIET, layout
 
 if TYPE_CHECKING:
     from llmlab.engine.pair.result import MovedRequest
@@ -31,7 +31,8 @@ def kv_transfer(moved: MovedRequest) -> Any:
         base=sent,
         orientation="h",
         width=0.8,
-        marker={"color": DECODE, "line": {"width": 0}},
+        # Seen through and edged: the messages of a layer's chunks may overlap.
+        marker={"color": DECODE, "opacity": 0.75, "line": {"width": 1, "color": HAIRLINE}},
         customdata=[[part.bytes, part.tokens] for part in moved.layers],
         hovertemplate="layer %{y}: %{customdata[0]:,} bytes, %{customdata[1]} tokens<br>"
         "sent at %{base:.1f} ms, %{x:.2f} ms on the way<extra></extra>",
