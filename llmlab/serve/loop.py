@@ -238,7 +238,8 @@ class EngineLoop:
             while self._obey():
                 if self.engine.has_work:
                     self._step()
-                self._gauge()
+                else:
+                    self._gauge()
         except Exception:
             log.exception("the engine stopped")
             self._dead = "the engine has stopped after an internal error"
@@ -270,13 +271,15 @@ class EngineLoop:
         }
         for reason in set(failed.values()):
             log.error("%d requests failed: %s", len(failed), reason)
-        self._post(self._deliver, outputs, failed)
         got_tokens = [output.request_id for output in outputs if output.token_ids]
         if len(trace.steps) > steps_before:
             self.metrics.on_step(trace.steps[-1], trace, got_tokens)
         for output in outputs:
             if output.finish_reason is not None:
                 self.metrics.on_end(trace.requests[output.request_id], output.finish_reason)
+        self._gauge()
+        # After the count: who has an answer finds it in the next scrape.
+        self._post(self._deliver, outputs, failed)
         self._prune()
 
     def _abort(self, request_id: str) -> None:

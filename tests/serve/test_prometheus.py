@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -41,6 +43,17 @@ def read(text: str) -> dict:
             key = sample.name, tuple(v for k, v in sample.labels.items() if k != "model_name")
             samples[key] = sample.value
     return samples
+
+
+def test_who_has_an_answer_finds_it_in_the_next_scrape(monkeypatch):
+    """However long counting takes: tests and dashboards compare the two."""
+    count = Metrics.on_end
+    monkeypatch.setattr(Metrics, "on_end", lambda *a: (time.sleep(0.1), count(*a)))
+    with serving(FakeEngine(step_s=0)) as (_, url), httpx.Client(base_url=url) as http:
+        ask(http, max_tokens=3)
+        got = read(http.get("/metrics").text)
+    assert got["vllm:request_success_total", ("length",)] == 1
+    assert got["vllm:num_requests_running", ()] == 0
 
 
 def test_a_scrape_says_what_the_trace_says():
