@@ -66,6 +66,7 @@ def test_another_source_version_or_processor_is_another_key(monkeypatch):
     assert len({here, other, key()}) == 3
 
 
+@pytest.mark.slow
 def test_a_process_that_finds_all_parts_needs_no_numba():
     program = (
         "import sys; from llmlab.engine import Engine, load_model\n"
