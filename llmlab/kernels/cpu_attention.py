@@ -12,27 +12,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import carray, cfunc, njit
+from numba import carray, cfunc
 
 from llmlab.kernels.cpu_dots import dots, sums
-from llmlab.kernels.cpu_parts import exp, f32
+from llmlab.kernels.cpu_parts import f32, softmax
 from llmlab.kernels.cpu_share import OPTIONS, PART, share, thread_rank
-
-
-@njit(error_model="numpy", fastmath=OPTIONS["fastmath"], inline="always")
-def softmax(scores, count, scale):
-    """The first `count` scores, scaled, become weights that sum to 1."""
-    top = scores[0]
-    for i in range(count):
-        top = max(top, scores[i])
-    total = f32(0)
-    for i in range(count):
-        e = exp((scores[i] - top) * scale)
-        scores[i] = e
-        total += e
-    share_of = f32(1) / total
-    for i in range(count):
-        scores[i] *= share_of
 
 
 @cache

@@ -14,7 +14,7 @@ import math
 import numpy as np
 from numba import carray, cfunc
 
-from llmlab.kernels.cpu_parts import exp, f32
+from llmlab.kernels.cpu_parts import f32, softmax
 from llmlab.kernels.cpu_share import OPTIONS, PART, share, thread_rank
 from llmlab.kernels.cpu_tile import Kind, tiles
 from llmlab.kernels.cpu_width import COLUMNS, MOST_ROWS
@@ -89,17 +89,7 @@ def attend_chunk(arguments):
         for i in range(rows):
             row = scores[i * width : i * width + seen]
             own = context - n + start + i + 1
-            top = row[0]
-            for c in range(own):
-                top = max(top, row[c])
-            total = f32(0)
-            for c in range(own):
-                e = exp((row[c] - top) * scale)
-                row[c] = e
-                total += e
-            share_of = f32(1) / total
-            for c in range(own):
-                row[c] *= share_of
+            softmax(row, own, scale)
             for c in range(own, seen):
                 row[c] = f32(0)
         for j in range(dim // COLUMNS):

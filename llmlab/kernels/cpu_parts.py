@@ -41,6 +41,22 @@ def exp(x):
     return p * i32((i32(n) + i32(127)) << i32(23)).view(f32)
 
 
+@njit(error_model="numpy", fastmath=OPTIONS["fastmath"], inline="always")
+def softmax(scores, count, scale):
+    """The first `count` scores, scaled, become weights that sum to 1."""
+    top = scores[0]
+    for i in range(count):
+        top = max(top, scores[i])
+    total = f32(0)
+    for i in range(count):
+        e = exp((scores[i] - top) * scale)
+        scores[i] = e
+        total += e
+    share_of = f32(1) / total
+    for i in range(count):
+        scores[i] *= share_of
+
+
 @cfunc(PART, **OPTIONS)
 def add_norm(arguments):
     """residual += delta (if there is one); out = RMSNorm(residual) * weight. Rows [T, E]."""
