@@ -44,7 +44,7 @@ unit slow notebooks mutants soak fuzz: export OMP_NUM_THREADS ?= 1
 # Loaded where it is used: nbval alone costs each worker seconds of its start.
 PLAIN := -p no:nbval -p no:schemathesis
 
-unit: setup-test  ## under a minute
+unit: setup-test  ## a minute or two
 	$(BIN)/python -m pytest $(PLAIN) -n $(JOBS) --dist worksteal -m "not slow and not full and not browser and not gpu and not timing"
 
 slow: setup-test
