@@ -135,7 +135,7 @@ def _answer(question: Question, student: Student | None) -> list[str]:
         ]
     lettered = list(zip(LETTERS, options_for(question, student), strict=False))
     ordered = sorted(lettered, key=lambda pair: not pair[1].correct)
-    return [f"{'✓' if o.correct else '✗'} {letter}  {o.text} {o.why}" for letter, o in ordered]
+    return [f"{'✓' if o.correct else '✗'} {letter})  {o.text} {o.why}" for letter, o in ordered]
 
 
 def said(question: Question, answer: Any, student: Student | None = None) -> str:

@@ -135,6 +135,14 @@ def test_a_size_that_is_none_names_what_is_wrong(engine, size):
     assert not engine.trace.requests
 
 
+def test_time_begins_at_nought_before_the_first_run_and_after(engine):
+    panel = KnobPanel(engine)
+    assert panel.figure.layout.xaxis.range[0] == 0
+    longest = panel.run(24, 3).e2e
+    assert panel.figure.layout.xaxis.range[0] == 0
+    assert panel.figure.layout.xaxis.range[1] > longest
+
+
 def test_a_run_from_code_turns_the_knobs_and_runs_once(engine):
     panel = KnobPanel(engine)
     panel.run(24, 3)

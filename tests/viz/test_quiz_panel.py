@@ -163,3 +163,10 @@ def test_questions_that_are_named_come_in_that_order():
     assert [q.id for q in panel.sitting.questions] == ["A7.l2", "A7.l1"]
     with pytest.raises(ValueError, match="tea"):
         QuizPanel(ids=["tea"])
+
+
+def test_a_quiz_that_was_only_looked_through_counts_nothing():
+    panel = QuizPanel(ids=["B13.earns-a-point"])
+    panel._next()
+    assert "0 of 0" not in panel.prompt.value
+    assert "No question was answered" in panel.prompt.value

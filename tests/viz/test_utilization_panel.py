@@ -126,6 +126,7 @@ def test_stop_ends_a_real_run_at_once(model):
 
 def test_without_a_calibration_the_error_says_what_to_run(model, tmp_path, monkeypatch):
     monkeypatch.setenv("LLMLAB_DATA_DIR", str(tmp_path))
+    monkeypatch.setattr("llmlab.engine.Engine.step", lambda self: pytest.fail("ran before it knew"))
     with pytest.raises(ValueError, match="llmlab calibrate"):
         UtilizationPanel(model).run(1, 8, 2, real=True)
 

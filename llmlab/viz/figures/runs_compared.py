@@ -65,6 +65,7 @@ def update_runs(figure: Any, runs: list[Run]) -> None:
         )
     title = "Which part did the change move?" if runs else "Move a knob: the runs line up here"
     figure.layout.title.text = title
+    figure.layout.xaxis.range = [0, 1.06 * longest or 1000]
     figure.layout.height = 200 + 34 * max(2, len(runs))
     figure.layout.yaxis.update(
         autorange="reversed", type="category", showgrid=False, ticklabelstandoff=4

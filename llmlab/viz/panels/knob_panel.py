@@ -44,7 +44,7 @@ class KnobPanel:
             knob.on_change(guarded(self._say_error, self.start))
         self.halt = button("Stop", "knob-stop")
         self.halt.on_click(guarded(self._say_error, lambda _: self.live.cancel()))
-        self.again = button("Run again", "knob-run", "primary")
+        self.again = button("Run", "knob-run", "primary")
         self.again.on_click(guarded(self._say_error, lambda _: self.start()))
         self.status = w.HTML(
             status_html("info", "Move one knob: a real request of that size runs.")

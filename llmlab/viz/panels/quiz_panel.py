@@ -148,6 +148,8 @@ class QuizPanel:
         self.head.value = f'<h4 style="color:{INK};margin:6px 0">Your quiz</h4>'
         self.place.children = ()
         lines = [f"{len(done) - len(missed)} of {len(done)} right at the first try."]
+        if not done:
+            lines = ["No question was answered. Run the cell again to see them once more."]
         if missed:
             lines.append(f"Missed, and back first by {RULE}: {', '.join(missed)}.")
         self.prompt.value = "".join(f'<div style="{TEXT}">{escape(x)}</div>' for x in lines)

@@ -128,6 +128,7 @@ class UtilizationPanel(TwoClocks):
 
         if self.model is None:
             raise ValueError("model = None: give UtilizationPanel a model to run on this machine")
+        self._against(simulated=False)  # its error, if the machine was not measured, comes first
         requests, prompt, output = size
         engine = Engine(self.model, self._config(size))
         vocabulary = self.model.config.vocab_size
@@ -182,7 +183,7 @@ class UtilizationPanel(TwoClocks):
         rows = gauges_rows(self.phases)
         self.table.value = (
             table_html(f"The same as a table ({where})", GAUGES_HEAD, rows)
-            + f"<p>{escape(ceilings_text(ceilings, dtype))}.</p>"
+            + f'<p style="line-height:1.4">{escape(ceilings_text(ceilings, dtype))}.</p>'
         )
         with self.figure.batch_update():
             update_gauges(self.figure, self.phases, ceilings, dtype, trace.simulated)

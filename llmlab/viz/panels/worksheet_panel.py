@@ -64,13 +64,16 @@ class _Row:
         if (before := last_answer(self.item.id)) is not None:
             answer, outcome = before
             self.box.value = str(answer)
-            self.result.value = outcome._repr_html_()
+            self._show(outcome)
 
     def check(self) -> Result:
         outcome = check(self.item.id, self.box.value)
-        self.result.value = outcome._repr_html_()
+        self._show(outcome)
         self._changed()
         return outcome
+
+    def _show(self, outcome: Result) -> None:
+        self.result.value = f'<div style="line-height:1.4">{outcome._repr_html_()}</div>'
 
     def hint(self) -> None:
         self.result.value = status_html("info", hint(self.item.id))
