@@ -25,7 +25,7 @@ from llmlab.measure.rates import (
     tokens_per_second_bins,
 )
 from llmlab.measure.stats import Resampling, Stat, describe
-from llmlab.measure.summary import LATENCIES, Counts, Group, Summary
+from llmlab.measure.summary import LATENCIES, Counts, Group, Latencies, Summary
 from llmlab.trace import RequestRecord, Trace
 
 __all__ = [
@@ -127,7 +127,7 @@ class _View:
         return Group(
             name=name,
             counts=counts,
-            latencies={key: self._stat([getattr(m, key) for m in done]) for key in LATENCIES},
+            latencies=Latencies(lambda key: self._stat([getattr(m, key) for m in done])),
             output_len=self._stat([m.n for m in done]),
             prompt_len=self._stat([prompts[m.request_id] for m in done]),
             rates=self._rates(alive, counted, counts.completed, good),

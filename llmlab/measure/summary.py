@@ -5,8 +5,9 @@ Made by `metrics.summarize`; this module computes nothing from stamps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any
 
 from llmlab.measure.limits import Limits
@@ -99,6 +100,24 @@ class Counts:
         return cls(submitted=submitted, admitted=admitted, completed_empty=empty, **tally)
 
 
+class Latencies(Mapping[str, Stat]):
+    """A Stat for each of LATENCIES, computed when it is first asked for: a panel asks for three."""
+
+    def __init__(self, stat: Callable[[str], Stat]) -> None:
+        self._stat = cache(stat)
+
+    def __getitem__(self, name: str) -> Stat:
+        if name not in LATENCIES:
+            raise KeyError(name)
+        return self._stat(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(LATENCIES)
+
+    def __len__(self) -> int:
+        return len(LATENCIES)
+
+
 @dataclass(frozen=True)
 class Group:
     """All figures of one class of requests, or of all of them.
@@ -112,7 +131,7 @@ class Group:
 
     name: str
     counts: Counts
-    latencies: dict[str, Stat]
+    latencies: Mapping[str, Stat]
     output_len: Stat
     prompt_len: Stat
     rates: Rates

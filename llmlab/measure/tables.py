@@ -174,7 +174,7 @@ def csv_text(summary: Summary) -> str:
             unit = "" if key == "attainment" else "tokens" if key.endswith("tokens") else "1/s"
             writer.writerow([group.name, key, unit, *blank, "" if value is None else value])
         lengths = {"output_len": group.output_len, "prompt_len": group.prompt_len}
-        for key, stat in (group.latencies | lengths).items():
+        for key, stat in {**group.latencies, **lengths}.items():
             cells: list[Any] = [stat.n, stat.undefined, stat.mean, stat.std, stat.min]
             cells += [*stat.percentiles.values(), stat.max, None]
             unit = LATENCIES.get(key, "tokens")
