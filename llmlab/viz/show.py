@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from llmlab.viz.widgets import is_widget, toolkit
@@ -22,6 +23,25 @@ LONGEST_HEAD = 18
 LONGEST_OPEN = 12  # rows
 PLOTLY = "application/vnd.plotly.v1+json"
 VIEW = "application/vnd.jupyter.widget-view+json"
+# plotly's own script, 5 MB of it, once a page, and not while anywidget waits: what is not there two
+# seconds after it was asked for never hears of a change again.
+LOADER = """
+const load = (text) => (globalThis["llmlab plotly VERSION"] ??= import(
+  URL.createObjectURL(new Blob([text], { type: "text/javascript" }))));
+export default () => {
+  let figure;
+  return {
+    initialize({ model }) {
+      figure = load(model.get("_bundle")).then((plotly) => {
+        const one = plotly.default();
+        one.initialize({ model });
+        return one;
+      });
+    },
+    async render(place) { return (await figure).render(place); },
+  };
+};
+"""
 
 
 class Shown:
@@ -124,13 +144,17 @@ def _live_class() -> Any:
     stays empty or old. Here the widget's state always is the whole figure, changes wait for the
     first picture, and if there were any the page is then sent all that the figure holds.
     """
+    import plotly
     import plotly.graph_objects as go
-    from traitlets import observe
+    from traitlets import Unicode, observe
 
     if not hasattr(go.FigureWidget, "add_traits"):  # plotly's stand-in where anywidget is missing
         raise ImportError("anywidget")
+    script = Path(plotly.__file__).parent / "package_data" / "widgetbundle.js"
 
     class LiveFigure(go.FigureWidget):  # type: ignore[misc]
+        _esm = LOADER.replace("VERSION", plotly.__version__)
+        _bundle = Unicode(script.read_text(encoding="utf-8")).tag(sync=True)
         _whole = _drawn = _behind = False
 
         def open(self) -> None:

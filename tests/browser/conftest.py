@@ -30,13 +30,7 @@ ARGS = [
     "--disable-sync",
 ]
 TOKEN = "llmlab-browser-test"
-# The last: anywidget gives a figure two seconds to load; a busy machine is later and draws it then.
-KNOWN_NOISE = (
-    "favicon",
-    "Permissions policy",
-    "sourceMappingURL",
-    "[anywidget] Failed to initialize model.",
-)
+KNOWN_NOISE = ("favicon", "Permissions policy", "sourceMappingURL")
 
 
 def chromium() -> str | None:

@@ -114,6 +114,14 @@ def test_changes_wait_for_the_first_picture_and_are_then_sent_at_once():
     assert [m.get("restyle_data") for m in sent[1:]] == [{"y": [[7, 7, 7]]}]
 
 
+def test_what_anywidget_waits_for_is_small_and_loads_the_rest_by_itself():
+    """It gives up on a model whose script is not there in two seconds; plotly's has 5 MB."""
+    figure = live_figure(line())
+    assert len(figure._esm) < 1000
+    assert "_bundle" in figure._esm
+    assert "newPlot" in figure.get_state()["_bundle"]
+
+
 def test_a_first_picture_that_is_not_old_is_sent_nothing():
     figure = live_figure(line())
     figure.send_whole()
