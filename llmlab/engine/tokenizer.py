@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, Protocol
 
 Message = Mapping[str, str]
@@ -42,12 +43,12 @@ class Tokenizer(Protocol):
 class ByteDetokenizer:
     """Bytes to text; an open UTF-8 character waits until it is whole or known to be broken."""
 
-    def __init__(self, token_bytes: Mapping[int, bytes]) -> None:
-        self._bytes = token_bytes
+    def __init__(self, bytes_of: Callable[[int], bytes]) -> None:
+        self._bytes_of = bytes_of
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token_id: int) -> str:
-        return self._utf8.decode(self._bytes.get(token_id, b""))
+        return self._utf8.decode(self._bytes_of(token_id))
 
     def flush(self) -> str:
         """The rest at the end of generation: one replacement character for a cut one."""
@@ -109,7 +110,7 @@ class ByteTokenizer:
         return [*ids, self.IM_START, *self.encode("assistant\n")]
 
     def detokenizer(self) -> Detokenizer:
-        return ByteDetokenizer({i: bytes([i]) for i in range(256)})
+        return ByteDetokenizer(lambda token_id: bytes([token_id]) if token_id < 256 else b"")
 
 
 class BPETokenizer:
@@ -121,7 +122,10 @@ class BPETokenizer:
         self.backend = backend
         self.eos_token_id = eos_token_id
         self.chat_template = chat_template or DEFAULT_CHAT_TEMPLATE
-        self._token_bytes: dict[int, bytes] | None = None
+        # Token by token, as they come: a table of all would be the first request's wait.
+        self._added = backend.get_added_tokens_decoder()
+        self._of_char = {char: byte for byte, char in byte_level_alphabet().items()}
+        self._bytes_of = cache(self._bytes_of_token)
 
     @property
     def vocab_size(self) -> int:
@@ -143,27 +147,18 @@ class BPETokenizer:
         return list(self.backend.encode(text, add_special_tokens=False).ids)
 
     def detokenizer(self) -> Detokenizer:
-        if self._token_bytes is None:
-            self._token_bytes = self._byte_table()
-        if self._token_bytes:
-            return ByteDetokenizer(self._token_bytes)
+        if type(self.backend.decoder).__name__ == "ByteLevel":
+            return ByteDetokenizer(self._bytes_of)
         return PrefixDetokenizer(self.decode)
 
-    def _byte_table(self) -> dict[int, bytes]:
-        """Bytes of every token of a byte-level vocabulary; empty for another kind of decoder."""
-        if type(self.backend.decoder).__name__ != "ByteLevel":
-            return {}
-        added = self.backend.get_added_tokens_decoder()
-        of_char = {char: byte for byte, char in byte_level_alphabet().items()}
-        table = {}
-        for token, token_id in self.backend.get_vocab(with_added_tokens=True).items():
-            if token_id in added:
-                # Added but not special tokens are plain text, markers are no text at all.
-                text = "" if added[token_id].special else token
-                table[token_id] = text.encode()
-            else:
-                table[token_id] = bytes(of_char[char] for char in token)
-        return table
+    def _bytes_of_token(self, token_id: int) -> bytes:
+        """Bytes of a token of a byte-level vocabulary; none for an id that it does not have."""
+        token = self.backend.id_to_token(token_id)
+        added = self._added.get(token_id)
+        if added is not None:
+            # Added but not special tokens are plain text, markers are no text at all.
+            return b"" if added.special else token.encode()
+        return b"" if token is None else bytes(map(self._of_char.__getitem__, token))
 
 
 def check_messages(messages: Sequence[Message]) -> list[dict[str, str]]:

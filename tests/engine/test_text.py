@@ -13,7 +13,7 @@ from llmlab.engine.tokenizer import ByteDetokenizer
 def text_of(pieces, stop=(), *, include=False, flush=True):
     """Deltas of a stream whose tokens are these pieces, and the stop string found."""
     stream = TextStream(
-        ByteDetokenizer({i: piece.encode() for i, piece in enumerate(pieces)}),
+        ByteDetokenizer([piece.encode() for piece in pieces].__getitem__),
         stop,
         include_stop=include,
     )
@@ -58,7 +58,7 @@ def test_the_first_of_several_stop_strings_wins_then_the_longest():
 
 
 def test_text_before_min_tokens_is_out_of_reach():
-    stream = TextStream(ByteDetokenizer({0: b"a", 1: b"b"}), ["ab", "aa"])
+    stream = TextStream(ByteDetokenizer([b"a", b"b"].__getitem__), ["ab", "aa"])
     assert stream.push(0, may_stop=False) == "a"
     assert stream.push(1) == "b"
     assert stream.stopped is None

@@ -27,15 +27,15 @@ def stream(detokenizer, ids):
 
 
 def test_an_emoji_appears_only_with_its_last_byte():
-    assert stream(ByteDetokenizer(BYTES), b"\xf0\x9f\x99\x82") == ["", "", "", "🙂", ""]
+    assert stream(ByteDetokenizer(BYTES.__getitem__), b"\xf0\x9f\x99\x82") == ["", "", "", "🙂", ""]
 
 
 def test_two_byte_letters_appear_each_when_whole():
-    assert stream(ByteDetokenizer(BYTES), "ďá".encode()) == ["", "ď", "", "á", ""]
+    assert stream(ByteDetokenizer(BYTES.__getitem__), "ďá".encode()) == ["", "ď", "", "á", ""]
 
 
 def test_a_cut_character_is_flushed_once_as_the_whole_decode_gives_it():
-    deltas = stream(ByteDetokenizer(BYTES), b"a\xf0\x9f")
+    deltas = stream(ByteDetokenizer(BYTES.__getitem__), b"a\xf0\x9f")
     assert deltas == ["a", "", "", "\ufffd"]
     assert "".join(deltas) == ByteTokenizer().decode(b"a\xf0\x9f")
 
@@ -49,7 +49,7 @@ def test_deltas_of_any_bytes_join_to_the_whole_decode(data):
 @given(st.text(max_size=20))
 def test_valid_text_never_shows_a_replacement_character(text):
     data = text.replace("\ufffd", "").encode("utf-8", "ignore")
-    deltas = stream(ByteDetokenizer(BYTES), data)
+    deltas = stream(ByteDetokenizer(BYTES.__getitem__), data)
     assert "\ufffd" not in "".join(deltas)
     assert "".join(deltas) == data.decode()
 
