@@ -210,11 +210,17 @@ def resident_kv_tokens(trace: Trace) -> list[int]:
         record = trace.requests.get(request_id)
         if record is not None and record.outcome not in ("in_flight", "cancelled"):
             leaves.setdefault(at, []).append(request_id)
-    cancelled = {r.request_id: r.t_end for r in trace.requests.values() if r.outcome == "cancelled"}
+    cancelled = {
+        r.request_id: r.t_end
+        for r in trace.requests.values()
+        if r.outcome == "cancelled" and r.t_end is not None
+    }
     held: dict[str, int] = {}
     total, series = 0, []
     for at, step in enumerate(trace.steps):
-        for request_id in [*step.preempted, *_gone(cancelled, step.t_start)]:
+        # Of those in the pool: a step that was planned before a cancel still computes its tokens.
+        gone = [r for r in held if r in cancelled and cancelled[r] <= step.t_start]
+        for request_id in [*step.preempted, *gone]:
             total -= held.pop(request_id, 0)
         for request_id, n, computed, _ in step.scheduled:
             total += computed + n - held.get(request_id, 0)
@@ -223,11 +229,3 @@ def resident_kv_tokens(trace: Trace) -> list[int]:
         for request_id in leaves.get(at, ()):
             total -= held.pop(request_id)
     return series
-
-
-def _gone(cancelled: dict[str, int | None], t: int) -> list[str]:
-    """Those cancelled at t or before; each is named once."""
-    gone = [name for name, end in cancelled.items() if end is not None and end <= t]
-    for name in gone:
-        del cancelled[name]
-    return gone

@@ -384,11 +384,13 @@ def test_a_client_that_waited_too_long_is_judged_and_a_scripted_cancel_is_not():
     assert (group.good, group.judged, group.attainment) == (1, 2, 0.5)
 
 
-def test_the_most_resident_kv_is_read_from_the_plans():
-    def step(index, *scheduled, preempted=()):
-        rows = [(name, n, before, before > 0) for name, n, before in scheduled]
-        return StepRecord(index, 10 * index, 10 * index + 10, rows, preempted=list(preempted))
+def step(index, *scheduled, preempted=()):
+    """Ten long, one after the other; scheduled: (request, tokens, tokens before)."""
+    rows = [(name, n, before, before > 0) for name, n, before in scheduled]
+    return StepRecord(index, 10 * index, 10 * index + 10, rows, preempted=list(preempted))
 
+
+def test_the_most_resident_kv_is_read_from_the_plans():
     run = trace(
         RequestRecord("a", t_send=0, outcome="completed", t_end=30),
         RequestRecord("b", t_send=0, outcome="completed", t_end=60),
@@ -404,6 +406,15 @@ def test_the_most_resident_kv_is_read_from_the_plans():
     assert resident_kv_tokens(run) == [100, 151, 132, 80, 51]
     assert summarize(run).max_resident_kv_tokens == 151
     assert summarize(trace()).max_resident_kv_tokens is None
+
+
+def test_a_step_planned_before_a_cancel_holds_its_tokens_until_it_is_over():
+    run = trace(
+        RequestRecord("a", t_send=0, outcome="cancelled", t_end=9),
+        RequestRecord("b", t_send=0, outcome="completed", t_end=30),
+    )
+    run.steps = [step(0, ("b", 5, 0)), step(1, ("a", 30, 0), ("b", 1, 5)), step(2, ("b", 1, 6))]
+    assert resident_kv_tokens(run) == [5, 36, 7]
 
 
 def test_an_empty_trace_has_no_figures_and_no_zeros_for_them():
