@@ -19,9 +19,9 @@ import torch
 from llmlab.engine.attention import Attention
 from llmlab.engine.batch import Batch, make_batch
 from llmlab.perf.machine import Measured, cpu_name
+from llmlab.viz.live import Progress
 
 PAGE = 16
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)

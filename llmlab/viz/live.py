@@ -1,12 +1,16 @@
-"""Long work behind a panel: one thread, one stop flag, updates ten times a second at most."""
+"""Long work behind a panel: one job at a time, a stop flag, ten updates a second at most."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from llmlab.trace import Trace
 
 UPDATES_PER_SECOND = 10
+Progress = Callable[[int, int, str], None]  # done, of how many, what
 
 
 class Throttle:
@@ -22,6 +26,32 @@ class Throttle:
             return False
         self._last = now
         return True
+
+
+@contextmanager
+def painting(draw: Callable[[], None]) -> Iterator[None]:
+    """Draw ten times a second while the block runs.
+
+    On a thread of its own: done between engine steps, drawing would show up as stalls.
+    """
+    over = threading.Event()
+
+    def paint() -> None:
+        while not over.wait(1 / UPDATES_PER_SECOND):
+            draw()
+
+    painter = threading.Thread(target=paint, daemon=True)
+    painter.start()
+    try:
+        yield
+    finally:
+        over.set()
+        painter.join()
+
+
+def taken(trace: Trace) -> Trace:
+    """What a trace holds now: an engine adds requests and steps to it while it is drawn."""
+    return Trace(dict(trace.meta), dict(trace.requests), list(trace.steps))
 
 
 Job = Callable[[threading.Event], None]
@@ -51,26 +81,33 @@ class LiveRun:
         newest wins, so a dragged slider does not pile up work).
         """
         with self._lock:
-            if self._thread is not None:
-                self._next = job if queue else None
-                return queue
-            self._stop = threading.Event()
-            self._thread = threading.Thread(target=self._loop, args=(job,), daemon=True)
-            self._thread.start()
-            return True
+            if self._thread is None:
+                self._begin(job)
+                return True
+            if queue:
+                self._next = job
+            return queue
 
-    def _loop(self, job: Job | None) -> None:
-        while job is not None:
-            try:
-                job(self._stop)
-            finally:
-                with self._lock:
-                    job, self._next = (None if self._stop.is_set() else self._next), None
-                    if job is None:
-                        self._thread = None
+    def _begin(self, job: Job) -> None:
+        """Under the lock. Each job has a stop flag of its own: a stop ends what ran before it."""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(job, self._stop), daemon=True)
+        self._thread.start()
+
+    def _run(self, job: Job, stop: threading.Event) -> None:
+        try:
+            job(stop)
+        finally:
+            with self._lock:
+                self._thread, following, self._next = None, self._next, None
+                if following is not None:
+                    self._begin(following)
 
     def cancel(self, wait: float = 0.0) -> bool:
-        """Ask the job to stop, and wait up to `wait` seconds. True when nothing runs any more."""
+        """Ask the job to stop, and wait up to `wait` seconds. True when nothing runs any more.
+
+        What waits behind it does not run; what is started after this call does.
+        """
         with self._lock:
             self._stop.set()
             self._next = None

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-from llmlab.viz.live import Throttle
+from llmlab.viz.live import Progress, Throttle
 from llmlab.viz.panels.controls import status_html
 from llmlab.viz.widgets import is_widget, toolkit
-
-Progress = Callable[[int, int, str], None]
 
 
 @contextmanager

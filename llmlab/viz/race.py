@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from llmlab.config import EngineConfig, require, require_int
+from llmlab.config import require, require_int
 from llmlab.sched.continuous import Continuous
 from llmlab.sched.plan import Scheduler
-from llmlab.sched.request import SamplingParams
 from llmlab.sched.static import Static
 from llmlab.trace import Trace
+from llmlab.viz.drive import drive, roomy
 
 if TYPE_CHECKING:
     from llmlab.engine.model import Model
@@ -90,16 +90,6 @@ def draw_lengths(kind: str, requests: int, mean: int, slots: int, seed: int = 0)
     return [LONG * short if i % slots == 0 else short for i in range(requests)]
 
 
-def _config(lengths: Sequence[int], slots: int, prompt_tokens: int) -> EngineConfig:
-    longest = prompt_tokens + max(lengths)
-    return EngineConfig(
-        max_num_batched_tokens=max(slots, slots * prompt_tokens, longest),
-        max_num_seqs=slots,
-        num_blocks=slots * -(-longest // 16),
-        max_model_len=longest,
-    )
-
-
 def race_simulated(
     lengths: Sequence[int],
     slots: int,
@@ -118,7 +108,7 @@ def race_simulated(
     from llmlab.sim.step_time import default_constants
 
     constants = replace(default_constants(hardware), preprocess=0.0, preprocess_per_token=0.0)
-    config = _config(lengths, slots, prompt_tokens)
+    config = roomy(slots, prompt_tokens, max(lengths))
     load = [Arrival(0, prompt_tokens, n) for n in lengths]
     chosen = policies or POLICIES
     return [
@@ -148,24 +138,12 @@ def race_real(
     for name, policy in (policies or POLICIES).items():
         if stop is not None and stop.is_set():
             break
-        engine = Engine(model, _config(lengths, slots, prompt_tokens), policy)
+        engine = Engine(model, roomy(slots, prompt_tokens, max(lengths)), policy)
         if watch is not None:
             watch(name, engine.trace)
-        _drive(engine, lengths, prompt_tokens, stop or threading.Event())
+        drive(engine, lengths, prompt_tokens, stop)
         laps.append(Lap(name, slots, engine.trace))
     return laps
-
-
-def _drive(engine: Any, lengths: Sequence[int], prompt_tokens: int, stop: threading.Event) -> None:
-    vocab, sent = engine.model.config.vocab_size, engine.clock()
-    for number, length in enumerate(lengths):
-        ids = [(31 * number + 7 * i) % vocab for i in range(prompt_tokens)]
-        params = SamplingParams(max_tokens=length, ignore_eos=True)
-        engine.add(ids, params, request_id=f"r{number}", t_send=sent)
-    while engine.has_work and not stop.is_set():
-        engine.step()
-    for number in range(len(lengths)):
-        engine.abort(f"r{number}")  # of an ended one: nothing happens
 
 
 def decode_steps(policy: Policy, lengths: Iterable[int], slots: int) -> float:
@@ -185,13 +163,7 @@ def decode_steps(policy: Policy, lengths: Iterable[int], slots: int) -> float:
 
     # A request's first token comes from its prompt's own step, so one more than is decoded.
     load = [Arrival(0, 2, int(n) + 1) for n in lengths]
-    longest = max(a.output_tokens for a in load) + 2
-    config = EngineConfig(
-        max_num_batched_tokens=max(longest, 2 * slots),
-        max_num_seqs=slots,
-        num_blocks=slots * -(-longest // 16),
-        max_model_len=longest,
-    )
+    config = roomy(slots, 2, max(a.output_tokens for a in load))
     trace = Simulator(policy(config), DecodeOnly(unit), record_steps=False).run(load)
     return max(r.t_end or 0 for r in trace.requests.values()) / unit
 

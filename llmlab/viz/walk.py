@@ -11,17 +11,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from llmlab.config import EngineConfig
 from llmlab.perf.cost import CostModel, StepShape, trace_shapes
 from llmlab.perf.hardware import Hardware
 from llmlab.perf.roofline import Utilization, utilization
-from llmlab.sched.request import SamplingParams
+from llmlab.viz.drive import drive, roomy
 from llmlab.viz.figures.roofline import Point
+from llmlab.viz.live import Progress
 
 if TYPE_CHECKING:
     from llmlab.trace import StepRecord
-
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -56,8 +54,7 @@ def decode_walk(
     found = []
     for number, batch in enumerate(sizes):
         _say(progress, number, len(sizes), f"decode, batch {batch}")
-        wanted = [(context, steps + 2)] * batch
-        timed = _steps(model, wanted, _decodes_of(batch))
+        timed = _steps(model, batch, context, steps + 2, _decodes_of(batch))
         found.append(_measured(f"batch {batch}", "decode", batch, timed[1:], model, ceilings))
     _say(progress, len(sizes), len(sizes), "decode")
     return found
@@ -83,7 +80,7 @@ def prefill_walk(
         _say(progress, number, len(sizes), f"prefill, {prompt} tokens")
         timed = []
         for _ in range(repeats):
-            timed += _steps(model, [(prompt, 1)], lambda s: s.prefill_tokens > 0)
+            timed += _steps(model, 1, prompt, 1, lambda s: s.prefill_tokens > 0)
         label = f"{prompt} tokens"
         found.append(_measured(label, "prefill", prompt, timed, model, ceilings))
     _say(progress, len(sizes), len(sizes), "prefill")
@@ -96,25 +93,13 @@ def _say(progress: Progress | None, done: int, total: int, what: str) -> None:
 
 
 def _steps(
-    model: Any, wanted: list[tuple[int, int]], keep: Callable[[StepRecord], bool]
+    model: Any, requests: int, prompt: int, output: int, keep: Callable[[StepRecord], bool]
 ) -> list[tuple[StepShape, float]]:
     """Run requests of (prompt, output) tokens together; (shape, seconds) of the kept steps."""
     from llmlab.engine import Engine
 
-    longest = max(prompt + output for prompt, output in wanted)
-    blocks = sum(-(-(prompt + output) // 16) for prompt, output in wanted)
-    config = EngineConfig(
-        max_num_batched_tokens=max(sum(prompt for prompt, _ in wanted), len(wanted)),
-        max_num_seqs=len(wanted),
-        num_blocks=blocks,
-        max_model_len=longest,
-    )
-    engine = Engine(model, config=config)
-    for number, (prompt, output) in enumerate(wanted):
-        ids = [(11 * number + 3 * i) % model.config.vocab_size for i in range(prompt)]
-        engine.add(ids, SamplingParams(max_tokens=output, ignore_eos=True))
-    while engine.has_work:
-        engine.step()
+    engine = Engine(model, config=roomy(requests, prompt, output))
+    drive(engine, [output] * requests, prompt)
     pairs = zip(trace_shapes(engine.trace), engine.trace.steps, strict=True)
     return [(shape, (s.t_end - s.t_start) / 1e9) for shape, s in pairs if keep(s)]
 

@@ -75,6 +75,41 @@ def test_a_failing_job_leaves_the_runner_usable(monkeypatch):
     assert ran.wait(1)
 
 
+def test_what_waits_behind_a_failing_job_still_runs(monkeypatch):
+    monkeypatch.setattr(threading, "excepthook", lambda args: None)
+    live, release, ran = LiveRun(), threading.Event(), threading.Event()
+
+    def fails(stop):
+        release.wait(5)
+        raise ValueError
+
+    live.start(fails)
+    live.start(lambda stop: ran.set(), queue=True)
+    release.set()
+    wait_idle(live)
+    assert ran.is_set()
+
+
+def test_a_start_after_a_stop_is_not_stopped_with_the_job_before_it():
+    live, release, stopped = LiveRun(), threading.Event(), []
+    live.start(lambda stop: release.wait(5))
+    live.cancel()
+    assert live.start(lambda stop: stopped.append(stop.is_set()), queue=True)
+    release.set()
+    wait_idle(live)
+    assert stopped == [False]
+
+
+def test_a_refused_start_leaves_what_waits():
+    live, release, ran = LiveRun(), threading.Event(), []
+    live.start(lambda stop: release.wait(5))
+    live.start(lambda stop: ran.append("waits"), queue=True)
+    assert not live.start(lambda stop: ran.append("refused"))
+    release.set()
+    wait_idle(live)
+    assert ran == ["waits"]
+
+
 def test_the_throttle_passes_at_most_its_rate():
     throttle, end, passed = Throttle(per_second=100), time.monotonic() + 0.1, 0
     while time.monotonic() < end:

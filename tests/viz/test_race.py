@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from itertools import pairwise
 
 import pytest
 
 from llmlab.engine import load_model
+from llmlab.trace import Trace
 from llmlab.viz.figures.race import lanes, race, race_rows, race_summary, update_race
 from llmlab.viz.panels.controls import REAL, SIMULATED
 from llmlab.viz.panels.race_panel import RacePanel
@@ -127,6 +129,28 @@ def test_a_real_race_in_the_panel_ends_and_draws(model):
     assert "Measured" in panel.status.value
     assert not panel.laps[0].trace.simulated
     assert not panel.go.disabled
+
+
+def test_a_race_is_drawn_while_the_engine_still_takes_requests(model, monkeypatch):
+    """A dict that grows under a loop over it ends the loop: here one that always does."""
+
+    class Growing(dict):
+        def values(self):
+            raise RuntimeError("dictionary changed size during iteration")
+
+    panel = RacePanel(model)
+
+    def growing_race(*_, watch, **__):
+        watch("static", Trace(requests=Growing(panel.laps[0].trace.requests)))
+        end = time.monotonic() + 5
+        while "Running static" not in panel.status.value and time.monotonic() < end:
+            time.sleep(0.01)
+        return panel.laps
+
+    monkeypatch.setattr("llmlab.viz.panels.race_panel.race_real", growing_race)
+    monkeypatch.setattr(threading, "excepthook", lambda args: None)
+    panel.run(4, 4, 4, "fixed", real=True)
+    assert "Running static" in panel.status.value
 
 
 def test_stop_ends_a_real_race_within_a_step(model, monkeypatch):

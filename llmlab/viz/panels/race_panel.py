@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from llmlab.viz.figures.race import RACE_HEAD, race, race_rows, race_summary, update_race
-from llmlab.viz.live import UPDATES_PER_SECOND
+from llmlab.viz.live import painting, taken
 from llmlab.viz.panels.controls import Knob, guarded
 from llmlab.viz.panels.two_clocks import TwoClocks
 from llmlab.viz.race import KINDS, Lap, draw_lengths, race_real, race_simulated
@@ -95,15 +96,12 @@ class RacePanel(TwoClocks):
         return race_simulated(lengths, slots, model=self.simulated_model, hardware=self.hardware)
 
     def _race(self, size: Size, stop: threading.Event) -> list[Lap]:
-        """The real race. Drawing has a thread of its own, so that no step waits for it."""
+        """The real race, drawn while it runs."""
         slots, requests, mean, kind = size
         if self.model is None:
             raise ValueError("model = None: give RacePanel a model to race on this machine")
         running: list[Lap] = []
-        over = threading.Event()
-        painter = threading.Thread(target=self._paint, args=(running, over), daemon=True)
-        painter.start()
-        try:
+        with painting(lambda: self._paint(running)):
             return race_real(
                 self.model,
                 draw_lengths(kind, requests, mean, slots),
@@ -111,16 +109,12 @@ class RacePanel(TwoClocks):
                 stop=stop,
                 watch=lambda name, trace: running.append(Lap(name, slots, trace)),
             )
-        finally:
-            over.set()
-            painter.join()
 
-    def _paint(self, running: list[Lap], over: threading.Event) -> None:
-        while not over.wait(1 / UPDATES_PER_SECOND):
-            laps = list(running)
-            if laps:
-                self._draw(laps)
-                self._say("busy", f"Running {laps[-1].policy} on this machine, for real.")
+    def _paint(self, running: list[Lap]) -> None:
+        laps = [replace(lap, trace=taken(lap.trace)) for lap in running]
+        if laps:
+            self._draw(laps)
+            self._say("busy", f"Running {laps[-1].policy} on this machine, for real.")
 
     # -- drawing ---------------------------------------------------------------------------
 

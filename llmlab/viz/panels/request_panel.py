@@ -14,7 +14,7 @@ from llmlab.viz.figures.request_timeline import (
     timeline_rows,
     update_timeline,
 )
-from llmlab.viz.live import UPDATES_PER_SECOND, LiveRun
+from llmlab.viz.live import LiveRun, painting
 from llmlab.viz.panels.controls import INK, Knob, button, guarded, status_html
 from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
 from llmlab.viz.widgets import toolkit
@@ -117,18 +117,12 @@ class RequestPanel:
     def _job(self, prompt: str, max_tokens: int, stop: threading.Event) -> None:
         self.go.disabled, self.halt.disabled = True, False
         self._say("busy", "Running on this machine, for real.")
-        # Drawing has a thread of its own: done between engine steps it would show up as stalls.
-        over = threading.Event()
-        painter = threading.Thread(target=self._paint, args=(over,), daemon=True)
-        painter.start()
         try:
-            reason = self._stream(prompt, max_tokens, stop)
+            with painting(self._draw):
+                reason = self._stream(prompt, max_tokens, stop)
         except Exception as error:
-            over.set()
             self._say_error(f"{type(error).__name__}: {error}")
         else:
-            over.set()
-            painter.join()
             self._draw()
             self._close(reason)
         finally:
@@ -146,10 +140,6 @@ class RequestPanel:
             self._text += out.text
             reason = out.finish_reason
         return reason
-
-    def _paint(self, over: threading.Event) -> None:
-        while not over.wait(1 / UPDATES_PER_SECOND):
-            self._draw()
 
     def _close(self, reason: str | None) -> None:
         used = self.engine.scheduler.num_blocks_used

@@ -6,11 +6,11 @@ import threading
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from llmlab.config import EngineConfig
 from llmlab.perf.cost import CostModel, Precision
 from llmlab.perf.hardware import Hardware, load_hardware
 from llmlab.perf.roofline import PhaseSummary, by_phase
 from llmlab.trace import Trace
+from llmlab.viz.drive import drive, roomy
 from llmlab.viz.figures.gauges import (
     GAUGES_HEAD,
     ceilings_text,
@@ -19,7 +19,7 @@ from llmlab.viz.figures.gauges import (
     gauges_summary,
     update_gauges,
 )
-from llmlab.viz.live import UPDATES_PER_SECOND
+from llmlab.viz.live import painting, taken
 from llmlab.viz.panels.controls import Knob, guarded
 from llmlab.viz.panels.two_clocks import TwoClocks
 from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
@@ -104,59 +104,31 @@ class UtilizationPanel(TwoClocks):
         if stop.is_set():
             self._say("stop", "Stopped; the gauges show the steps until then.")
 
-    def _config(self, size: Size) -> EngineConfig:
-        requests, prompt, output = size
-        return EngineConfig(
-            max_num_batched_tokens=max(requests, min(MOST_TOKENS, requests * prompt)),
-            max_num_seqs=requests,
-            num_blocks=requests * -(-(prompt + output) // 16),
-            max_model_len=prompt + output,
-        )
-
     def _simulate(self, size: Size) -> Trace:
         from llmlab.sim.load import Arrival
         from llmlab.sim.simulate import simulate
 
         requests, prompt, output = size
         load = [Arrival(0, prompt, output)] * requests
-        return simulate(load, self.simulated_model, self.device, self._config(size))
+        return simulate(load, self.simulated_model, self.device, roomy(*size, MOST_TOKENS))
 
     def _real(self, size: Size, stop: threading.Event) -> Trace:
-        """The real run. Drawing has a thread of its own, so that no step waits for it."""
+        """The real run, drawn while it runs."""
         from llmlab.engine import Engine
-        from llmlab.sched.request import SamplingParams
 
         if self.model is None:
             raise ValueError("model = None: give UtilizationPanel a model to run on this machine")
         self._against(simulated=False)  # its error, if the machine was not measured, comes first
         requests, prompt, output = size
-        engine = Engine(self.model, self._config(size))
-        vocabulary = self.model.config.vocab_size
-        for number in range(requests):
-            ids = [(31 * number + 7 * i) % vocabulary for i in range(prompt)]
-            params = SamplingParams(max_tokens=output, ignore_eos=True)
-            engine.add(ids, params, request_id=f"r{number}")
-        over = threading.Event()
-        painter = threading.Thread(target=self._paint, args=(engine.trace, over), daemon=True)
-        painter.start()
-        try:
-            while engine.has_work and not stop.is_set():
-                engine.step()
-        finally:
-            over.set()
-            painter.join()
-            for number in range(requests):
-                engine.abort(f"r{number}")  # of an ended one: nothing happens
+        engine = Engine(self.model, roomy(*size, MOST_TOKENS))
+        with painting(lambda: self._paint(taken(engine.trace))):
+            drive(engine, [output] * requests, prompt, stop)
         return engine.trace
 
-    def _paint(self, trace: Trace, over: threading.Event) -> None:
-        while not over.wait(1 / UPDATES_PER_SECOND):
-            if not trace.steps:
-                continue
-            # A copy: the engine appends to the lists while they are read.
-            taken = Trace(dict(trace.meta), dict(trace.requests), list(trace.steps))
-            self._draw(taken, since=taken.steps[-1].t_end - WINDOW_NS)
-            done = len(taken.steps)
+    def _paint(self, trace: Trace) -> None:
+        if trace.steps:
+            self._draw(trace, since=trace.steps[-1].t_end - WINDOW_NS)
+            done = len(trace.steps)
             self._say("busy", f"Running for real, step {done}; the gauges show the last second.")
 
     # -- drawing ---------------------------------------------------------------------------
