@@ -101,6 +101,12 @@ def test_the_strip_keeps_classes_apart_and_shows_the_stall(trace):
     assert strip_rows(trace)[0] == ["default", "4", "10.0", "35.5", "39.1", "40.0"]
 
 
+def test_two_tokens_that_came_in_one_read_have_no_gap_between_them():
+    stamps = [TokenEvent(t * MS) for t in (10, 10, 20, 20, 50)]
+    trace = Trace(requests={"a": RequestRecord("a", t_send=0, events=stamps)})
+    assert gaps_by_class(trace) == {"default": [(20, 5), (20, 5), (50, 30)]}
+
+
 def test_the_strip_never_thins_out_the_longest_gap():
     stamps = [TokenEvent(i * MS) for i in range(5000)] + [TokenEvent(5900 * MS)]
     record = RequestRecord("a", t_send=0, events=stamps)

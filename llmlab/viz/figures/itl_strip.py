@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from llmlab.measure.per_request import request_metrics
+from llmlab.measure.per_request import merge_events, request_metrics
 from llmlab.trace import Trace
 from llmlab.viz.palette import QUIET, SERIES, layout, whence
 
@@ -22,7 +22,7 @@ def gaps_by_class(trace: Trace) -> dict[str, list[tuple[float, float]]]:
         m = request_metrics(record)
         if m.itl is None or not record.events:
             continue
-        stamps = [e.t for e in record.events[1:] for _ in range(e.k or 1)]
+        stamps = [e.t for e in merge_events(record)[1:] for _ in range(e.k or 1)]
         pairs = [((t - origin) / 1e6, gap) for t, gap in zip(stamps, m.itl, strict=True)]
         found.setdefault(record.class_name, []).extend(pairs)
     return {name: sorted(pairs) for name, pairs in found.items()}
