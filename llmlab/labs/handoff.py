@@ -7,15 +7,15 @@ generate(passes.forward, prompt, count)
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
-from llmlab.check.checker import record_code
 from llmlab.check.result import Result
 from llmlab.config import EngineConfig
 from llmlab.engine.batch import make_batch
 from llmlab.engine.model import Model
 from llmlab.engine.runner import Runner
+from llmlab.labs.code_check import Try, check_code
 from llmlab.labs.moving import shown_table
 from llmlab.perf.cost import CostModel, trace_shapes
 from llmlab.trace import Trace
@@ -96,25 +96,19 @@ def _fault(history: History, prompt: list[int], count: int, answer: object) -> s
 
 def check_generate(mine: Generate) -> Result:
     """Try the learner's loop on a model that remembers; the first case that goes wrong is shown."""
+    said = "One pass for the prompt, one for each token after the first; the tokens are right."
+    return check_code(EXERCISE, _tries(mine), said)
+
+
+def _tries(mine: Generate) -> Iterator[Try]:
     for length, count in ((5, 4), (1, 3), (40, 1), (12, 9)):
         history, prompt = History(), [17 * i % 101 for i in range(length)]
-        try:
-            answer: Any = mine(history.forward, list(prompt), count)
-        except NotImplementedError:
-            return Result(EXERCISE, "not answered yet", "")
-        except Exception as error:
-            said: str | None = f"raises {type(error).__name__}: {error}"
-        else:
-            if not history.passes and (answer is None or answer is ...):
-                return Result(EXERCISE, "not answered yet", "")
-            said = _fault(history, prompt, count, answer)
-        if said is not None:
-            record_code(EXERCISE, False)
-            case = f"With {length} prompt tokens and {count} to write it"
-            return Result(EXERCISE, "incorrect", f"{case} {said}.")
-    record_code(EXERCISE, True)
-    said = "One pass for the prompt, one for each token after the first; the tokens are right."
-    return Result(EXERCISE, "correct", said, score=1.0)
+        yield Try(
+            f"{length} prompt tokens and {count} to write",
+            partial(mine, history.forward, list(prompt), count),
+            partial(_fault, history, prompt, count),
+            began=partial(bool, history.passes),
+        )
 
 
 PASS_HEAD = ["pass", "tokens in", "KV tokens after", "gives", "ms", "GFLOP", "MB", "FLOP per byte"]

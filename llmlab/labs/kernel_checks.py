@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from llmlab.check.result import Result
+from llmlab.labs.code_check import failed, not_yet, passed
 from llmlab.labs.decode_cases import (
     CASES,
     DEAD_LANES,
@@ -25,7 +26,6 @@ from llmlab.labs.decode_cases import (
     reference,
 )
 from llmlab.labs.own_kernels import decode, unanswered, write_kv
-from llmlab.labs.own_softmax import failed, passed
 from llmlab.labs.own_triton import NO_TRITON, OutOfBounds, available, on_gpu, watching
 
 WRITE, DECODE = "A2.kv-write-kernel", "A2.decode-kernel"
@@ -62,8 +62,8 @@ WRITES = (
 
 def check_kv_write(kernel: Any) -> Result:
     """Small steps with padded rows and rows of any length; compared bit by bit."""
-    if (not_yet := _not_yet(WRITE, kernel)) is not None:
-        return not_yet
+    if (nothing := _no_kernel(WRITE, kernel)) is not None:
+        return nothing
     for number, (tokens, heads, dim, page, slots) in enumerate(WRITES):
         row = heads * dim
         case = f"{heads} KV heads, head_dim {dim} (ROW {row}), slots {list(slots)}"
@@ -86,11 +86,12 @@ def _lanes(row: int) -> int:
     return 1 << (row - 1).bit_length()
 
 
-def _not_yet(exercise: str, kernel: Any) -> Result | None:
+def _no_kernel(exercise: str, kernel: Any) -> Result | None:
+    """What there is to say where no kernel can be tried; None where one can."""
     if not available:
-        return Result(exercise, "not answered yet", NO_TRITON)
+        return not_yet(exercise, NO_TRITON)
     if unanswered(kernel):
-        return Result(exercise, "not answered yet", "")
+        return not_yet(exercise)
     if not hasattr(kernel, "fn"):
         return Result(exercise, "incorrect", "This is no kernel: keep @triton.jit above its def.")
     return None
@@ -171,8 +172,8 @@ def _write_mistake(
 
 def check_decode(kernel: Any) -> Result:
     """Ragged batches at the edges of blocks and tiles; the first wrong one is shown."""
-    if (not_yet := _not_yet(DECODE, kernel)) is not None:
-        return not_yet
+    if (nothing := _no_kernel(DECODE, kernel)) is not None:
+        return nothing
     for case in CASES:
         try:
             said = _decode_fault(kernel, case)

@@ -7,16 +7,17 @@ Engine(model, attention=attention_from(paged_decode))
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 
 import torch
 
-from llmlab.check.checker import record_code
 from llmlab.check.result import Result
 from llmlab.engine.attention import Attention, paged_attention
 from llmlab.engine.batch import Batch
+from llmlab.labs.code_check import Try, check_code
 
 EXERCISE = "C4.paged-decode"
 
@@ -111,28 +112,18 @@ def dense_decode(
 
 def check_paged_decode(mine: PagedDecode, cases: int = 60, seed: int = 0) -> Result:
     """Try the learner's function on ragged batches; the first one that goes wrong is shown."""
-    rng = random.Random(seed)
-    for number in range(cases):
+    done = f"{cases} ragged batches, all as the reference."
+    return check_code(EXERCISE, _tries(mine, cases, random.Random(seed)), done)
+
+
+def _tries(mine: PagedDecode, cases: int, rng: random.Random) -> Iterator[Try]:
+    for _ in range(cases):
         case = random_case(rng)
         given = case.arguments()
-        try:
-            answer: object = mine(*given)
-        except NotImplementedError:
-            return Result(EXERCISE, "not answered yet", "")
-        except Exception as error:
-            said: str | None = f"raises {type(error).__name__}: {error}"
-        else:
-            if number == 0 and (answer is None or answer is ...):
-                return Result(EXERCISE, "not answered yet", "")
-            said = fault(case, answer, given)
-        if said is not None:
-            record_code(EXERCISE, False)
-            return Result(EXERCISE, "incorrect", f"With {case} it {said}.")
-    record_code(EXERCISE, True)
-    return Result(EXERCISE, "correct", f"{cases} ragged batches, all as the reference.", score=1.0)
+        yield Try(str(case), partial(mine, *given), partial(fault, case, given))
 
 
-def fault(case: Case, answer: object, given: tuple[torch.Tensor, ...]) -> str | None:
+def fault(case: Case, given: tuple[torch.Tensor, ...], answer: object) -> str | None:
     """What is wrong with an answer, as a sentence's end; None if nothing is."""
     shape = tuple(case.q.shape)
     if not isinstance(answer, torch.Tensor) or tuple(answer.shape) != shape:

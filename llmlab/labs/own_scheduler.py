@@ -7,12 +7,13 @@ Own = scheduler_from(plan_step)      # drives the engine and the simulator like 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice, pairwise
 
-from llmlab.check.checker import record_code
 from llmlab.check.result import Result
+from llmlab.labs.code_check import Try, check_code
 from llmlab.sched.base import BaseScheduler
 from llmlab.sched.plan import StepPlan
 from llmlab.sched.request import RequestStatus
@@ -86,27 +87,22 @@ def random_case(rng: random.Random) -> tuple[list[Pending], int]:
 
 def check_plan_step(mine: PlanStep, cases: int = 500, seed: int = 0) -> Result:
     """Try the learner's function on `cases` random steps; the first wrong one is shown."""
-    rng = random.Random(seed)
-    for number in range(cases):
+    done = f"{cases} random steps, all as they should be."
+    return check_code(EXERCISE, _tries(mine, cases, random.Random(seed)), done)
+
+
+def _tries(mine: PlanStep, cases: int, rng: random.Random) -> Iterator[Try]:
+    def wrong(pending: list[Pending], budget: int, given: object) -> str | None:
+        return fault(pending, budget, given) or _unfair(pending, budget, given)  # type: ignore[arg-type]
+
+    for _ in range(cases):
         pending, budget = random_case(rng)
-        try:
-            given: object = mine(list(pending), budget)
-        except NotImplementedError:
-            return Result(EXERCISE, "not answered yet", "")
-        except Exception as error:
-            what = f"raises {type(error).__name__}: {error}"
-        else:
-            if number == 0 and (given is None or given is ...):
-                return Result(EXERCISE, "not answered yet", "")
-            said = fault(pending, budget, given) or _unfair(pending, budget, given)  # type: ignore[arg-type]
-            if said is None:
-                continue
-            what = said
-        record_code(EXERCISE, False)
         told = ", ".join(f"{'decode' if p.decodes else 'prompt'} {p.missing}" for p in pending)
-        return Result(EXERCISE, "incorrect", f"With [{told}] and budget {budget} it {what}.")
-    record_code(EXERCISE, True)
-    return Result(EXERCISE, "correct", f"{cases} random steps, all as they should be.", score=1.0)
+        yield Try(
+            f"[{told}] and budget {budget}",
+            partial(mine, list(pending), budget),
+            partial(wrong, pending, budget),
+        )
 
 
 def scheduler_from(mine: PlanStep) -> type[BaseScheduler]:
@@ -144,7 +140,7 @@ def scheduler_from(mine: PlanStep) -> type[BaseScheduler]:
                 n = min(planned, request.num_tokens - cached)
                 if n == 0 or not self._admit(step, hits, cached + n):
                     break
-                self._give(step, request, n)
+                step.give(request, n)
 
         def _chunk(self, missing: int, budget: int) -> int:
             return min(missing, budget)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from llmlab.check.checker import record_code
 from llmlab.check.result import Result
 from llmlab.config import EngineConfig
+from llmlab.labs.code_check import failed, not_yet, passed
 from llmlab.measure.workload import load_workload
 from llmlab.perf.models import load_model_config
 from llmlab.sim.simulate import simulate
@@ -42,7 +42,7 @@ def serve(
 def check_limit(limit: Any, requests: int = 400) -> Result:
     """Does this token limit keep all limits of the steady mix, at the p99 of chat gaps too?"""
     if limit is None or limit is ...:
-        return Result(EXERCISE, "not answered yet", "")
+        return not_yet(EXERCISE)
     if not isinstance(limit, int) or isinstance(limit, bool) or not 16 <= limit <= 65_536:
         return Result(EXERCISE, "error", "Give a whole number of tokens from 16 to 65536.")
     trial = trial_of(serve(limit, requests=requests), str(limit))
@@ -50,11 +50,10 @@ def check_limit(limit: Any, requests: int = 400) -> Result:
     over = misses(trial, limits)
     if trial.gap_p99 is not None and trial.gap_p99 > limits["chat gap p95"]:
         over.append("the same limit at the p99 of the chat gaps")
-    record_code(EXERCISE, not over)
     if over:
-        return Result(EXERCISE, "incorrect", f"Simulated with {limit}: fails {', '.join(over)}.")
+        return failed(EXERCISE, f"Simulated with {limit}: fails {', '.join(over)}.")
     said = f"Simulated with {limit}: every limit holds, the gap limit at its p99 too."
-    return Result(EXERCISE, "correct", said, score=1.0)
+    return passed(EXERCISE, said)
 
 
 def alternating(starts: list[float], decodes: int, chunk: int) -> Trace:
@@ -74,12 +73,11 @@ def mixed(starts: list[float], decodes: int, chunk: int) -> Trace:
 def _illustrated(starts: list[float], tokens: list[tuple[int, int]]) -> Trace:
     trace = Trace(meta={"source": "illustration", "simulated": True})
     stamps = [round(ms * 1e6) for ms in starts]
-    chats = {f"chat{i}": RequestRecord(f"chat{i}", class_name="chat", t_send=0) for i in range(99)}
     for i, (decodes, chunk) in enumerate(tokens):
         work = [(f"chat{k}", 1, 100 + i, True) for k in range(decodes)]
         work += [("document", chunk, i * chunk, False)] if chunk else []
         trace.steps.append(StepRecord(i, stamps[i], stamps[i + 1], work))
         for name, *_ in work[:decodes]:
-            trace.requests[name] = chats[name]
-            chats[name].events.append(TokenEvent(stamps[i + 1]))
+            chat = RequestRecord(name, class_name="chat", t_send=0)
+            trace.requests.setdefault(name, chat).events.append(TokenEvent(stamps[i + 1]))
     return trace

@@ -59,6 +59,7 @@ def last_of_the_prompt_twice(forward, prompt, count):
         (last_of_the_prompt_twice, "other tokens"),
         (lambda f, p, n: p + generate(f, p, n), "only the new tokens"),
         (lambda f, p, n: f(p), "must be a list"),
+        (lambda f, p, n: generate(f, p, n) and None, "returns None"),
         (lambda f, p, n: [f(p), f(7)], "TypeError"),
     ],
 )

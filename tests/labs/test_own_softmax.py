@@ -32,6 +32,7 @@ def test_a_right_one_passes(right):
         (lambda *a: fold(*a, total_by=False), "shrinks acc but not total"),
         (lambda m, total, acc, score, v: fold(m, total, acc, 2 * score, v), "is off by"),
         (lambda *a: fold(*a)[:2], "ValueError"),
+        (lambda m, total, acc: (m, total, acc), "raises TypeError"),
         (lambda m, total, acc, score, v: (m, total + 1, total), "shape [D]"),
     ],
 )
