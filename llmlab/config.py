@@ -6,8 +6,9 @@ carries over. Every error names the field, the value and what is allowed. No tor
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 
 def require(ok: bool, owner: str, field: str, value: Any, allowed: str) -> None:
@@ -22,6 +23,12 @@ def require_int(owner: str, field: str, value: Any, low: int, high: int | None =
     fits = fits and (high is None or value <= high)
     allowed = f"a whole number >= {low}" if high is None else f"a whole number in {low}..{high}"
     require(fits, owner, field, value, allowed)
+
+
+def is_real(value: Any) -> TypeGuard[float]:
+    """Whether it is a finite number; bool is none here."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and -math.inf < value < math.inf
 
 
 @dataclass(frozen=True)
@@ -122,7 +129,7 @@ class EngineConfig:
         require_int(
             "EngineConfig", "long_prefill_token_threshold", self.long_prefill_token_threshold, 0
         )
-        is_share = isinstance(self.watermark, (int, float)) and 0.0 <= self.watermark < 1.0
+        is_share = is_real(self.watermark) and 0.0 <= self.watermark < 1.0
         require(is_share, "EngineConfig", "watermark", self.watermark, "a share in [0, 1)")
         require(
             self.policy in ("fcfs", "priority"),

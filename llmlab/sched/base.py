@@ -60,12 +60,7 @@ class BaseScheduler(Scheduler):
         door.check_request(request)
         if request.request_id in self._alive:
             raise ValueError(f"Request.request_id = {request.request_id!r}: must be unused")
-        max_tokens = door.resolve_max_tokens(request, self._limits())
-        door.check_token_ids(request, self.vocab_size)
-        request.max_tokens = max_tokens
-        params, eos = request.params, request.eos_token_id
-        ends = () if eos is None or params.ignore_eos else (eos,)
-        request.stop_ids = frozenset((*params.stop_token_ids, *ends))
+        door.settle(request, self._limits(), self.vocab_size)
         request.arrival = next(self._arrivals)
         self._alive[request.request_id] = request
         self.waiting.push(request)
@@ -119,7 +114,7 @@ class BaseScheduler(Scheduler):
             self._preempt(step, victim)
             if victim is request:
                 return
-        self._give(step, request, n)
+        step.give(request, n)
 
     @abstractmethod
     def _chunk(self, missing: int, budget: int) -> int:
@@ -138,7 +133,7 @@ class BaseScheduler(Scheduler):
         n = self._chunk(request.num_tokens - cached, step.budget)
         if n == 0 or not self._admit(step, hits, cached + n):
             return False
-        self._give(step, request, n)
+        step.give(request, n)
         return True
 
     def _may_admit(self, budget: int) -> bool:
@@ -163,27 +158,15 @@ class BaseScheduler(Scheduler):
         """Blocks a newcomer must leave; none when it is alone, or it might never begin."""
         return self._watermark if self.num_running else 0
 
-    def _give(self, step: StepPlan, request: Request, n: int) -> None:
-        step.scheduled.append((request, n))
-        if n == request.num_missing_tokens:
-            step.sampled.append(request)
-        step.budget -= n
-
     def _victim(self) -> Request:
         """Who goes when blocks are short: the last admitted, or the least urgent."""
-        if self.config.policy == "priority":
+        if self._by_priority:
             return max(self._running(), key=BY_URGENCY)
         return max((*self.prefilling[-1:], *self.decoding[-1:]), key=BY_ADMISSION)
 
     def _preempt(self, step: StepPlan, victim: Request) -> None:
         """Back to the front of the queue, to be computed again; its tokens keep their place."""
-        for index, (request, n) in enumerate(step.scheduled):
-            if request is victim:  # served in this very step: its tokens are free again
-                del step.scheduled[index]
-                step.budget += n
-                if victim in step.sampled:
-                    step.sampled.remove(victim)
-                break
+        step.take_back(victim)
         self._leave(victim)
         victim.status = RequestStatus.PREEMPTED
         victim.num_computed_tokens = 0
@@ -218,16 +201,10 @@ class BaseScheduler(Scheduler):
             output = request.output_token_ids
             output.append(token)
             may_end = len(output) >= request.max_tokens or token in request.stop_ids
-            if may_end and self._stops(request, token):
+            if may_end and request.ends_at(token):
                 finished.append(request)
         self._settle(finished)
         return finished
-
-    def _stops(self, request: Request, token: int) -> bool:
-        """Does this token end it? Sets the reason. (max_tokens is no less than min_tokens.)"""
-        if not request.stops_at(token) and len(request.output_token_ids) >= request.max_tokens:
-            request.finish_reason = "length"
-        return request.finish_reason is not None
 
     def _settle(self, finished: list[Request]) -> None:
         """Free the finished, and let those decode that have one token missing now."""
@@ -286,8 +263,10 @@ class BaseScheduler(Scheduler):
 
     def _may_begin(self, budget: int) -> bool:
         """Could a waiting request begin in a step that has this budget left by the decodes?"""
-        if not self._may_admit(budget) or self.config.enable_prefix_caching:
-            return self._may_admit(budget)
+        if not self._may_admit(budget):
+            return False
+        if self.config.enable_prefix_caching:
+            return True  # perhaps: its hits are not looked up here
         n = self._chunk(self.waiting.head.num_tokens, budget)
         return n > 0 and self.blocks.blocks_for(n) + self._keep_free() <= self.blocks.num_free
 

@@ -109,7 +109,7 @@ class BlockManager:
             raise ValueError(f"blocks = {idle}: must be in a table")
         self._held[name] = list(blocks)
         for block in self._held[name]:
-            self._refs[block] = self._refs[block] + 1
+            self._refs[block] += 1
 
     def release(self, name: str) -> bool:
         """End a hold. A name that holds nothing, say one released before, is no error: False."""

@@ -20,6 +20,19 @@ class Limit(NamedTuple):
     why: str
 
 
+def settle(request: Request, limits: list[Limit], vocab_size: int | None) -> None:
+    """Check lengths and token ids, then set `max_tokens` and `stop_ids`.
+
+    ValueError with what is allowed; the request is then as it was.
+    """
+    max_tokens = _resolve_max_tokens(request, limits)
+    _check_token_ids(request, vocab_size)
+    params, eos = request.params, request.eos_token_id
+    ends = () if eos is None or params.ignore_eos else (eos,)
+    request.max_tokens = max_tokens
+    request.stop_ids = frozenset((*params.stop_token_ids, *ends))
+
+
 def length_limits(config: EngineConfig) -> list[Limit]:
     """The limits that hold under every policy: the context, and the whole pool for one alone."""
     slots = config.num_blocks * config.block_size
@@ -34,7 +47,7 @@ def length_limits(config: EngineConfig) -> list[Limit]:
     ]
 
 
-def resolve_max_tokens(request: Request, limits: list[Limit]) -> int:
+def _resolve_max_tokens(request: Request, limits: list[Limit]) -> int:
     """How many tokens the request may write; ValueError with what would fit if it never fits."""
     prompt, params = request.num_prompt_tokens, request.params
     tightest = min(limits, key=lambda limit: limit.prompt)
@@ -85,7 +98,7 @@ def check_request(request: Any) -> None:
     require(is_fresh, "Request", "status", request.status.value, "that of a request never run")
 
 
-def check_token_ids(request: Request, vocab_size: int | None) -> None:
+def _check_token_ids(request: Request, vocab_size: int | None) -> None:
     """Whole numbers in the vocabulary; without a known vocabulary, in what a slot can hold."""
     top = (2**63 if vocab_size is None else vocab_size) - 1
     prompt, stops = request.prompt_token_ids, request.params.stop_token_ids

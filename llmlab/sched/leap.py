@@ -65,14 +65,13 @@ def advance(scheduler: BaseScheduler, steps: int, tokens: Sequence[Sequence[int]
             edges[step].append(request)
     start = {request: request.num_computed_tokens for request in decoding}
     used = []
-    for step in range(steps + 1):
-        for request in edges.get(step, ()) if step else ():
-            request.num_computed_tokens = start[request] + step
-            blocks.register(request, 1)
-        if step:
-            used.append(blocks.num_used)
-        for request in edges.get(step, ()) if step < steps else ():
+    for step in range(steps):
+        for request in edges[step]:
             blocks.append(request, start[request] + step + 1)
+        for request in edges[step + 1]:
+            request.num_computed_tokens = start[request] + step + 1
+            blocks.register(request, 1)
+        used.append(blocks.num_used)
     for request in decoding:
         request.num_computed_tokens = start[request] + steps
     scheduler._open = None

@@ -32,6 +32,23 @@ class StepPlan:
     budget: int = 0
     known_sampled: list[Request] | None = field(default=None, repr=False)
 
+    def give(self, request: Request, n: int) -> None:
+        """Schedule n tokens of a request, out of the budget."""
+        self.scheduled.append((request, n))
+        if self.known_sampled is not None and n == request.num_missing_tokens:
+            self.known_sampled.append(request)
+        self.budget -= n
+
+    def take_back(self, request: Request) -> None:
+        """If the request was given tokens in this very step, they are free again."""
+        for index, (served, n) in enumerate(self.scheduled):
+            if served is request:
+                del self.scheduled[index]
+                self.budget += n
+                if self.known_sampled is not None and request in self.known_sampled:
+                    self.known_sampled.remove(request)
+                return
+
     @property
     def num_tokens(self) -> int:
         return sum(n for _, n in self.scheduled)

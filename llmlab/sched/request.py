@@ -6,12 +6,12 @@ and recompute are only how far the second is behind the first. No torch, no cloc
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from llmlab.config import require, require_int
+from llmlab.config import is_real, require, require_int
 
 MAX_TOKENS_LIMIT = 2**31 - 1
 
@@ -42,8 +42,7 @@ class SamplingParams:
     def __post_init__(self) -> None:
         def real(name: str, low: float, high: float, allowed: str) -> None:
             value: Any = getattr(self, name)
-            fits = isinstance(value, (int, float)) and not isinstance(value, bool)
-            fits = fits and math.isfinite(value) and low <= value <= high
+            fits = is_real(value) and low <= value <= high
             require(fits, "SamplingParams", name, value, allowed)
 
         real("temperature", 0.0, 1e6, "a finite number >= 0")
@@ -65,19 +64,19 @@ class SamplingParams:
             require_int("SamplingParams", "seed", self.seed, -(2**63), 2**63 - 1)
         if self.logprobs is not None:
             require_int("SamplingParams", "logprobs", self.logprobs, 0, 20)
-        # One string or a list is what people write; a tuple is what a frozen record holds.
-        given: Any = self.stop
-        stop = (given,) if isinstance(given, str) else tuple(given or ())
-        for text in stop:
-            require(
-                isinstance(text, str) and text != "",
-                "SamplingParams",
-                "stop",
-                self.stop,
-                "a non-empty string or a list of them",
-            )
-        object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        self._settle_stops()
+
+    def _settle_stops(self) -> None:
+        """One string or a list is what people write; a tuple is what a frozen record holds."""
+        for name in ("stop", "stop_token_ids"):
+            given: Any = getattr(self, name)
+            one_text = name == "stop" and isinstance(given, str)
+            listed = (given,) if one_text else () if given is None else given
+            require(isinstance(listed, Iterable), "SamplingParams", name, given, "a list")
+            object.__setattr__(self, name, tuple(listed))
+        are_texts = all(isinstance(text, str) and text != "" for text in self.stop)
+        allowed = "a non-empty string or a list of them"
+        require(are_texts, "SamplingParams", "stop", self.stop, allowed)
         for token in self.stop_token_ids:
             require_int("SamplingParams", "stop_token_ids", token, 0)
 
@@ -148,6 +147,15 @@ class Request:
         unsaid = token == self.eos_token_id and not self.params.ignore_eos
         self.stop_reason = None if unsaid else token
         return True
+
+    def ends_at(self, token: int) -> bool:
+        """Does its latest output token, `token`, end it? Sets the reason if so.
+
+        (max_tokens is no less than min_tokens.)
+        """
+        if not self.stops_at(token) and len(self.output_token_ids) >= self.max_tokens:
+            self.finish_reason = "length"
+        return self.finish_reason is not None
 
     @property
     def finished(self) -> bool:

@@ -68,8 +68,8 @@ MUTANTS = [
     Mutant(
         "ref count not raised on a hit",
         "blocks.py",
-        "            self._refs[block] += 1\n",
-        "            self._refs[block] = 1\n",
+        "            self._refs[block] += 1\n        request.block_ids = [",
+        "            self._refs[block] = 1\n        request.block_ids = [",
     ),
     Mutant(
         "all tokens may be hits",
@@ -124,17 +124,17 @@ MUTANTS = [
         "if self._key_of[block] is None:\n                self._free",
         "if self._key_of[block] is not None:\n                self._free",
     ),
-    Mutant("forgotten refund", "base.py", "                step.budget += n\n", ""),
+    Mutant("forgotten refund", "plan.py", "                self.budget += n\n", ""),
     Mutant(
         "a victim stays scheduled",
-        "base.py",
-        "                del step.scheduled[index]\n",
+        "plan.py",
+        "                del self.scheduled[index]\n",
         "",
     ),
     Mutant(
         "a victim stays sampled",
-        "base.py",
-        "                    step.sampled.remove(victim)\n",
+        "plan.py",
+        "                    self.known_sampled.remove(request)\n",
         "                    pass\n",
     ),
     Mutant(
@@ -175,9 +175,9 @@ MUTANTS = [
     ),
     Mutant(
         "a token for every chunk",
-        "base.py",
-        "        if n == request.num_missing_tokens:\n",
-        "        if True:\n",
+        "plan.py",
+        " and n == request.num_missing_tokens:\n",
+        ":\n",
     ),
     Mutant(
         "a hit does not advance the request",
@@ -229,9 +229,9 @@ MUTANTS = [
     ),
     Mutant(
         "one token after the length",
-        "base.py",
-        " len(request.output_token_ids) >= request.max_tokens:\n            request.finish_reason",
-        " len(request.output_token_ids) > request.max_tokens:\n            request.finish_reason",
+        "request.py",
+        " len(self.output_token_ids) >= self.max_tokens:\n            self.finish_reason",
+        " len(self.output_token_ids) > self.max_tokens:\n            self.finish_reason",
     ),
     Mutant(
         "min_tokens forgotten",
@@ -241,9 +241,9 @@ MUTANTS = [
     ),
     Mutant(
         "length before stop",
-        "base.py",
-        "        if not request.stops_at(token) and len(",
-        "        request.stops_at(token)\n        if len(",
+        "request.py",
+        "        if not self.stops_at(token) and len(",
+        "        self.stops_at(token)\n        if len(",
     ),
     Mutant(
         "the watermark forgotten",

@@ -52,12 +52,12 @@ def test_p04_a_long_prompt_stalls_no_decode_and_a_late_short_one_only_waits_for_
     assert bench.emissions == [*[["A"]] * 6, ["L", "Q"], ["L", "Q"]]
 
 
-@pytest.mark.parametrize("budget", [1, 2, 3, 5, 7, 8, 64])
-def test_p05_a_chunk_that_is_not_the_last_emits_nothing(budget: int) -> None:
+def test_p05_a_chunk_that_is_not_the_last_emits_nothing() -> None:
     """nano-vllm#217"""
-    bench = lab(B=4, N=100, T=budget).add(make("A", 20, 3)).run()
-    chunks = -(-20 // budget)
-    assert bench.emissions == [*[[]] * (chunks - 1), *[["A"]] * 3]
+    for budget in (1, 2, 3, 5, 7, 8, 64):
+        bench = lab(B=4, N=100, T=budget).add(make("A", 20, 3)).run()
+        chunks = -(-20 // budget)
+        assert bench.emissions == [*[[]] * (chunks - 1), *[["A"]] * 3]
 
 
 def test_p06_a_preempted_request_keeps_its_history_and_emits_each_token_once() -> None:
@@ -122,10 +122,10 @@ def test_p10_positions_start_at_what_is_computed() -> None:
     assert starts[-1] == (8, 4)
 
 
-@pytest.mark.parametrize(("tokens", "blocks"), list(enumerate([0, 1, 1, 1, 1, 2, 2, 2, 2, 3])))
-def test_p11_block_arithmetic(tokens: int, blocks: int) -> None:
+def test_p11_block_arithmetic() -> None:
     """MinivLLM#76, FastDeploy#3292"""
-    assert BlockManager(4, 4).blocks_for(tokens) == blocks
+    needed = [BlockManager(4, 4).blocks_for(tokens) for tokens in range(10)]
+    assert needed == [0, 1, 1, 1, 1, 2, 2, 2, 2, 3]
 
 
 @pytest.mark.parametrize(("prompt", "blocks"), [(3, [1, 1, 2]), (4, [1, 2, 2]), (5, [2, 2, 2])])
@@ -276,10 +276,10 @@ def test_p26_when_a_request_ends_and_in_which_words(
     assert rest == tokens[count:], "finished, yet another token was asked for"
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, True, 2**31, "8"])
-def test_p26_impossible_max_tokens_are_refused(value: object) -> None:
-    with pytest.raises(ValueError, match=r"SamplingParams\.max_tokens = .*: must be a whole"):
-        SamplingParams(max_tokens=value)  # type: ignore[arg-type]
+def test_p26_impossible_max_tokens_are_refused() -> None:
+    for value in (0, -1, 1.5, True, 2**31, "8"):
+        with pytest.raises(ValueError, match=rf"max_tokens = {value!r}: must be a whole"):
+            SamplingParams(max_tokens=value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("policy", [Static, Continuous, Chunked])

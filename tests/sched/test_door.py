@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from llmlab.config import EngineConfig
@@ -67,34 +69,30 @@ def test_a_refused_request_can_be_changed_and_come_back() -> None:
     bench.add(request).run()
 
 
-@pytest.mark.parametrize(
-    ("prompt", "blocks", "length", "expected"),
-    [(4, 100, 32, 28), (31, 100, 32, 1), (4, 4, 32, 13), (16, 4, 32, 1), (16, 4, 17, 1)],
-)
-def test_without_max_tokens_a_request_writes_as_much_as_fits(
-    prompt: int, blocks: int, length: int, expected: int
-) -> None:
+def test_without_max_tokens_a_request_writes_as_much_as_fits() -> None:
     """min(L - P, N * B - P + 1)"""
-    lab(B=4, N=blocks, T=8, L=length).add(request := make("A", prompt)).run()
-    assert request.max_tokens == len(request.output_token_ids) == expected
+    table = [(4, 100, 32, 28), (31, 100, 32, 1), (4, 4, 32, 13), (16, 4, 32, 1), (16, 4, 17, 1)]
+    for prompt, blocks, length, expected in table:
+        lab(B=4, N=blocks, T=8, L=length).add(request := make("A", prompt)).run()
+        assert request.max_tokens == len(request.output_token_ids) == expected
 
 
-@pytest.mark.parametrize(("prompt", "tokens"), [(p, m) for p in range(1, 13) for m in range(1, 9)])
-def test_what_is_accepted_ends_and_what_is_refused_could_not(prompt: int, tokens: int) -> None:
+def test_what_is_accepted_ends_and_what_is_refused_could_not() -> None:
     """Feasible: ceil((P + M - 1) / B) <= N and P + M <= L."""
-    bench = lab(B=3, N=4, T=5, L=15)
-    feasible = -(-(prompt + tokens - 1) // 3) <= 4 and prompt + tokens <= 15
-    if feasible:
-        bench.add(make("A", prompt, tokens)).run()
-    else:
-        with pytest.raises(ValueError, match="must be at most"):
-            bench.add(make("A", prompt, tokens))
+    for prompt, tokens in product(range(1, 13), range(1, 9)):
+        bench, request = lab(B=3, N=4, T=5, L=15), make("A", prompt, tokens)
+        feasible = -(-(prompt + tokens - 1) // 3) <= 4 and prompt + tokens <= 15
+        if feasible:
+            bench.add(request).run()
+        else:
+            with pytest.raises(ValueError, match="must be at most"):
+                bench.add(request)
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, "many"])
-def test_a_bad_vocabulary_is_refused(value: object) -> None:
-    with pytest.raises(ValueError, match="vocab_size"):
-        Chunked(EngineConfig(), vocab_size=value)  # type: ignore[arg-type]
+def test_a_bad_vocabulary_is_refused() -> None:
+    for value in (0, -1, 1.5, "many"):
+        with pytest.raises(ValueError, match=f"vocab_size = {value!r}: must be"):
+            Chunked(EngineConfig(), vocab_size=value)  # type: ignore[arg-type]
 
 
 def test_a_bad_order_is_refused() -> None:
@@ -103,10 +101,27 @@ def test_a_bad_order_is_refused() -> None:
 
 
 @pytest.mark.parametrize("field", ["temperature", "top_p", "min_p", "repetition_penalty"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, "hot", None, True])
-def test_impossible_sampling_parameters_are_refused(field: str, value: object) -> None:
-    with pytest.raises(ValueError, match=rf"SamplingParams\.{field} = .*: must be"):
-        SamplingParams(**{field: value})
+def test_impossible_sampling_parameters_are_refused(field: str) -> None:
+    for value in (float("nan"), float("inf"), -1.0, 10**400, "hot", None, True):
+        with pytest.raises(ValueError, match=rf"SamplingParams\.{field} = {value!r}: must be"):
+            SamplingParams(**{field: value})
+
+
+def test_stops_that_are_no_list_are_refused() -> None:
+    for field, value in (("stop", 5), ("stop", ""), ("stop", [5]), ("stop_token_ids", 5)):
+        with pytest.raises(ValueError, match=rf"SamplingParams\.{field} = .*: must be a"):
+            SamplingParams(**{field: value})
+
+
+def test_stops_may_be_one_string_a_list_or_nothing() -> None:
+    for given, kept in (
+        ("a", ("a",)),
+        (["a", "b"], ("a", "b")),
+        (None, ()),
+        (iter("ab"), ("a", "b")),
+    ):
+        assert SamplingParams(stop=given).stop == kept
+    assert SamplingParams(stop_token_ids=None).stop_token_ids == ()
 
 
 def test_min_tokens_beyond_max_tokens_is_refused() -> None:
