@@ -25,8 +25,7 @@ def to_chrome(trace: Trace) -> dict[str, Any]:
 
     ValueError if an interval ends before it begins, or a step names a request there is none of.
     """
-    stamps = list(_stamps(trace))
-    t0 = min(stamps, default=0)
+    t0 = min(_stamps(trace), default=0)
     tracks = {name: number for number, name in enumerate(trace.requests, 1)}
     events = [
         _name("process_name", ENGINE, 0, "engine"),
@@ -52,12 +51,13 @@ def write_chrome(trace: Trace, path: str | Path) -> None:
 
 def _request_events(record: RequestRecord, track: int, t0: int) -> Iterator[Event]:
     """Its waits as spans, its token events and its end as instants."""
-    ended = record.t_end
+    ended, begun = record.t_end, record.t_first_scheduled
     waits = [
         ("before the queue", record.t_send, record.t_queued),
-        ("queue", record.t_queued, record.t_first_scheduled or ended),
-        *(("preempted", start, again or ended) for start, again in record.preemptions),
+        ("queue", record.t_queued, ended if begun is None else begun),
     ]
+    for left, back in record.preemptions:
+        waits.append(("preempted", left, ended if back is None else back))
     for name, start, end in waits:
         if start is not None and end is not None:
             yield _span(name, REQUESTS, track, start, end, t0, record.request_id)

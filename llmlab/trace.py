@@ -177,34 +177,52 @@ class Trace:
 
 STAMPS = ("t_sched", "t_send", "t_queued", "t_first_scheduled", "t_end")
 COUNTS = ("prompt_tokens", "max_tokens", "completion_tokens", "cached_tokens")
+STATES = ("index", "t_start", "t_end", "blocks_used", "num_running", "num_waiting")
 
 
 def _check_request(record: RequestRecord) -> None:
     """Types only: a figure must not fail later on a text where a stamp should be."""
-    _require(isinstance(record.request_id, str), "request_id", record.request_id)
+    for name in ("request_id", "class_name", "outcome"):
+        _text(name, getattr(record, name))
+    for name in ("count_source", "finish_reason", "reason"):
+        _text(name, getattr(record, name), or_none=True)
     for name in (*STAMPS, *COUNTS):
         _whole(name, getattr(record, name), or_none=name != "cached_tokens")
     for event in record.events:
         _whole("events.t", event.t)
         _whole("events.k", event.k, or_none=True)
-    for pair in record.preemptions:
-        start, again = pair
+        _text("events.channel", event.channel)
+    for start, again in record.preemptions:
         _whole("preemptions", start)
         _whole("preemptions", again, or_none=True)
+    for stamp, size in record.reads:
+        _whole("reads", stamp)
+        _whole("reads", size)
+    for kind, count in record.frames.items():
+        _whole(f"frames.{kind}", count)
 
 
 def _check_step(step: StepRecord) -> None:
-    names = ("index", "t_start", "t_end", "blocks_used", "num_running", "num_waiting")
-    for name in (*names, "cache_hit_tokens"):
+    for name in (*STATES, "cache_hit_tokens"):
         _whole(name, getattr(step, name))
     for request_id, n, computed, decodes in step.scheduled:
-        _require(isinstance(request_id, str) and isinstance(decodes, bool), "scheduled", request_id)
+        _text("scheduled", request_id)
         _whole("scheduled", n)
         _whole("scheduled", computed)
+        _require(isinstance(decodes, bool), "scheduled", decodes)
+    for request_id in step.preempted:
+        _text("preempted", request_id)
+    for name, value in (step.utilization or {}).items():
+        _require(type(value) in (int, float), f"utilization.{name}", value)
+    _text("worker", step.worker)
 
 
 def _whole(name: str, value: Any, or_none: bool = False) -> None:
     _require(type(value) is int or (or_none and value is None), name, value)
+
+
+def _text(name: str, value: Any, or_none: bool = False) -> None:
+    _require(isinstance(value, str) or (or_none and value is None), name, value)
 
 
 def _require(holds: bool, name: str, value: Any) -> None:

@@ -52,6 +52,12 @@ def test_a_request_is_a_track_of_its_waits_and_its_work() -> None:
     ]
 
 
+def test_a_request_scheduled_at_zero_did_not_queue_to_its_end() -> None:
+    """A virtual clock starts at 0, which is a stamp like any other."""
+    first = RequestRecord("a", t_queued=0, t_first_scheduled=0, outcome="completed", t_end=9_000)
+    assert spans(Trace(requests={"a": first}), REQUESTS) == [(1, "queue", 0.0, 0.0)]
+
+
 def test_steps_are_a_track_with_their_tokens() -> None:
     assert spans(example(), ENGINE) == [
         (1, "step 0", 3.0, 6.0),

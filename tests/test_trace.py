@@ -99,6 +99,20 @@ HOSTILE = {
     ' "scheduled": [["a"]]}',
     "a step without a time": '{"kind": "step", "index": 0, "t_start": null, "t_end": 1,'
     ' "scheduled": []}',
+    "a number for a class": '{"kind": "request", "request_id": "x", "events": [],'
+    ' "preemptions": [], "class_name": 5}',
+    "a list for an outcome": '{"kind": "request", "request_id": "x", "events": [],'
+    ' "preemptions": [], "outcome": ["completed"]}',
+    "a number for a channel": '{"kind": "request", "request_id": "x", "events": [{"t": 1,'
+    ' "channel": 5}], "preemptions": []}',
+    "a read without a size": '{"kind": "request", "request_id": "x", "events": [],'
+    ' "preemptions": [], "reads": [[1, "many"]]}',
+    "a number for a worker": '{"kind": "step", "index": 0, "t_start": 0, "t_end": 1,'
+    ' "scheduled": [], "worker": 5}',
+    "a number for a victim": '{"kind": "step", "index": 0, "t_start": 0, "t_end": 1,'
+    ' "scheduled": [], "preempted": [5]}',
+    "a list for figures": '{"kind": "step", "index": 0, "t_start": 0, "t_end": 1,'
+    ' "scheduled": [], "utilization": [5]}',
     "a number of 5000 digits": '{"kind": "step", "index": ' + "9" * 5000 + "}",
 }
 
