@@ -14,15 +14,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from llmlab.check import units
+from llmlab.check import formula, units
 
 MAX_TEXT = 200
 MAX_KEPT = 20_000
 _NUMBER = re.compile(
-    r"^(?P<number>[+-]?(?:\d[\d_]*(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,4})?)"
+    r"^(?P<number>[+-]?(?:(?:[1-9]\d{0,2}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?|\.\d+)"
+    r"(?:[eE][+-]?\d{1,4})?)"
     r"(?:\s*/\s*(?P<below>\d{1,18})(?=\s|$))?\s*(?P<unit>[^\d\s.,+-].*)?$"
 )
-_COMMA = re.compile(r"^[+-]?\d+,(\d{1,2}|\d{4,})(?!\d|,)")
+# One comma that groups no thousands: "0,4", "12,25", and "0,125" too.
+_COMMA = re.compile(r"^[+-]?(?:\d+,(?:\d{1,2}|\d{4,})|(?:0\d*|\d{4,}),\d{3})(?![\d,])")
 
 
 class NotANumber(ValueError):
@@ -31,9 +33,9 @@ class NotANumber(ValueError):
 
 @dataclass(frozen=True)
 class Reading:
-    """A number in the item's unit, and how the answer was read ("" where nothing to say)."""
+    """A number in the item's unit, and how the answer was read."""
 
-    value: Fraction | float
+    value: Fraction
     understood: str
 
 
@@ -52,20 +54,21 @@ def _example(unit: str) -> str:
     return f"a number in {unit}, for example {known or units.with_unit(42, unit)}"
 
 
-def _finite(value: Fraction | float, unit: str) -> Fraction | float:
-    if isinstance(value, float) and not math.isfinite(value):
+def _exact(value: float, unit: str) -> Fraction:
+    """The decimal number that a float is written as; NotANumber for NaN and infinity."""
+    if not math.isfinite(value):
         raise NotANumber(f"that is no finite number; expected {_example(unit)}")
-    return Fraction(repr(value)) if isinstance(value, float) else value
+    return formula.exact(value)
 
 
-def _scalar(answer: Any, unit: str) -> Fraction | float:
+def _scalar(answer: Any, unit: str) -> Fraction:
     """A number object as a number; duck-typed so that numpy and torch need no import."""
     if isinstance(answer, bool) or type(answer).__name__ in ("bool", "bool_"):
         raise NotANumber(f"True and False are no numbers; expected {_example(unit)}")
     if isinstance(answer, (int, Fraction)):
         return Fraction(answer)
     if isinstance(answer, float):
-        return _finite(float(answer), unit)
+        return _exact(float(answer), unit)
     if isinstance(answer, decimal.Decimal):
         if not answer.is_finite() or abs(answer.adjusted()) > 400:
             raise NotANumber(f"that is no finite number; expected {_example(unit)}")
@@ -80,7 +83,7 @@ def _scalar(answer: Any, unit: str) -> Fraction | float:
             narrow = getattr(answer, "dtype", None)
             if isinstance(inner, float) and "64" not in str(narrow):
                 # A float32 or float16 carries about 7 or 3 digits: read the digits it has.
-                return _finite(float(str(_short(inner, str(narrow)))), unit)
+                return _exact(_short(inner, str(narrow)), unit)
             return _scalar(inner, unit)
     kind = type(answer).__name__
     raise NotANumber(f"a {kind} is no number; expected {_example(unit)}")
@@ -91,7 +94,8 @@ def _short(value: float, dtype: str) -> float:
     return float(f"{value:.{digits}g}") if math.isfinite(value) else value
 
 
-def _text(answer: str, unit: str) -> tuple[Fraction | float, str]:
+def _text(answer: str, unit: str) -> tuple[Fraction, str]:
+    """The number that a text begins with, and the unit behind it ("" without one)."""
     text = answer.strip().replace("\u2212", "-").replace("\u00a0", " ").replace("\u202f", " ")
     if len(text) > MAX_TEXT:
         raise NotANumber(f"that is a long text; expected {_example(unit)}")

@@ -137,11 +137,9 @@ def names(text: str) -> frozenset[str]:
 
 
 @lru_cache(maxsize=8192)
-def exact(number: Value) -> Value:
-    """The decimal number that was written, as a fraction: 0.1 is one tenth."""
-    if isinstance(number, float) and math.isfinite(number):
-        return Fraction(repr(number))
-    return Fraction(number) if isinstance(number, int) else number
+def exact(number: Value) -> Fraction:
+    """The decimal number that was written: 0.1 is one tenth. ValueError for NaN and infinity."""
+    return Fraction(repr(number)) if isinstance(number, float) else Fraction(number)
 
 
 Compiled = Callable[[Mapping[str, Value]], Any]

@@ -65,9 +65,8 @@ def _registry() -> Any:
 @lru_cache(maxsize=1024)
 def _factor_and_kind(unit: str) -> tuple[Fraction, str]:
     """Factor to base units, and the dimension as text, of a unit's name."""
-    name = unit.strip().replace("%", "percent").replace("×", "x").replace("·", "*")
-    name = re.sub(r"\bper\b", "/", name)
-    name = re.sub(r"\$", "dollar", name)
+    name = unit.strip().replace("%", "percent").replace("$", "dollar")
+    name = re.sub(r"\bper\b", "/", name.replace("×", "x").replace("·", "*"))
     if not name:
         return Fraction(1), "dimensionless"
     if len(name) > 40 or not re.fullmatch(r"[A-Za-zµ0-9 /*]+", name):
@@ -84,15 +83,15 @@ def known(unit: str) -> None:
     _factor_and_kind(unit)
 
 
-def convert(number: Fraction | float, source: str, target: str) -> Fraction | float:
-    """A number in `source` units as a number in `target` units; exact for fractions."""
+def convert(number: Fraction, source: str, target: str) -> Fraction:
+    """A number in `source` units as one in `target` units; UnitError if these differ in kind."""
     if source == target:
         return number
     have, kind = _factor_and_kind(source)
     want, wanted = _factor_and_kind(target)
     if kind != wanted:
         raise UnitError(f"{source or 'a plain number'} does not measure what is asked for here")
-    return number * (have / want) if isinstance(number, Fraction) else number * float(have / want)
+    return number * (have / want)
 
 
 def kind_of(unit: str) -> str:

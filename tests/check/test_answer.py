@@ -85,6 +85,8 @@ REFUSED: list[tuple[Any, str]] = [
     ("fast", "no number"),
     ("0,4 s", "dot"),
     ("12,25", "dot"),
+    ("0,125 s", "0.125 s"),
+    ("1234,567", "dot"),
     ("3 GB", "does not measure"),
     ("3 parsecs", "not a unit"),
     ("1/0", "no number"),
