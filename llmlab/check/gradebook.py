@@ -6,39 +6,21 @@ overrides.csv is the instructor's: it is made once, empty, and then only read. A
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from llmlab.check import library
 from llmlab.check.compare import ItemStatistics, item_statistics
+from llmlab.check.csv_file import read_csv, write_csv
 from llmlab.check.grade import Grader, Row
 from llmlab.check.page import render
 
 OVERRIDE_COLUMNS = ["student", "item", "points", "comment"]
-_RISKY = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 Overrides = dict[str, dict[str, float]]
-
-
-def safe_cell(value: Any) -> Any:
-    """A cell that no spreadsheet takes for a formula; numbers stay numbers."""
-    if not isinstance(value, str):
-        return value
-    text = value.replace("\x00", "")
-    return f"'{text}" if text.lstrip(" ").startswith(_RISKY) else text
-
-
-def write_csv(path: Path, head: list[str], rows: Iterable[list[Any]]) -> None:
-    """A CSV file in UTF-8 with a mark, so that spreadsheets read names rightly."""
-    with path.open("w", encoding="utf-8-sig", newline="") as out:
-        writer = csv.writer(out)
-        writer.writerow([safe_cell(cell) for cell in head])
-        for row in rows:
-            writer.writerow([safe_cell(cell) for cell in row])
 
 
 def read_overrides(path: Path, grader: Grader) -> Overrides:
@@ -50,23 +32,25 @@ def read_overrides(path: Path, grader: Grader) -> Overrides:
     if not path.exists():
         write_csv(path, OVERRIDE_COLUMNS, [])
         return found
-    with path.open(encoding="utf-8-sig", newline="") as text:
-        for number, row in enumerate(csv.DictReader(text), 2):
-            student, item = (row.get("student") or "").strip(), (row.get("item") or "").strip()
-            student = student.removeprefix("'")
-            try:
-                points = float(row.get("points") or "")
-            except ValueError:
-                raise ValueError(f"{path}:{number}: points must be a number") from None
-            if not 0 <= points <= 1000:
-                raise ValueError(f"{path}:{number}: points must be from 0 to 1000")
-            if student not in grader.roster:
-                raise ValueError(f"{path}:{number}: no student {student!r} in the roster")
-            if item not in grader.items and item not in grader.questions:
-                if item in library.items() or item in library.questions():
-                    continue
-                raise ValueError(f"{path}:{number}: no item {item!r}")
+    columns, rows = read_csv(path, *OVERRIDE_COLUMNS[:3])
+    for number, cells in enumerate(rows, 2):
+        if not any(cell.strip() for cell in cells):
+            continue
+        row = dict(zip(columns, cells, strict=False))
+        student, item, given = (row.get(name, "").strip() for name in OVERRIDE_COLUMNS[:3])
+        student = student.removeprefix("'")
+        try:
+            points = float(given)
+        except ValueError:
+            raise ValueError(f"{path}:{number}: points must be a number like 0.5") from None
+        if not 0 <= points <= 1000:
+            raise ValueError(f"{path}:{number}: points must be from 0 to 1000")
+        if student not in grader.roster:
+            raise ValueError(f"{path}:{number}: no student {student!r} in the roster")
+        if item in grader.items or item in grader.questions:
             found.setdefault(student, {})[item] = points
+        elif item not in library.items() and item not in library.questions():
+            raise ValueError(f"{path}:{number}: no item {item!r}")
     return found
 
 
@@ -87,6 +71,11 @@ class Gradebook:
     grader: Grader
     rows: list[Row]
     overrides: Overrides
+
+    @cached_property
+    def statistics(self) -> list[ItemStatistics]:
+        """Difficulty and discrimination of every item that somebody answered."""
+        return item_statistics(self.grader, self.rows)
 
     def points(self, row: Row) -> Points:
         """Auto, self and instructor points apart; the total puts instructor's before auto."""
@@ -119,7 +108,7 @@ class Gradebook:
             "possible": self.possible(),
             "rows": [self._row_json(row) for row in self.rows],
             "missing": self.missing(),
-            "items": [s.__dict__ for s in item_statistics(self.grader, self.rows)],
+            "items": [vars(s) for s in self.statistics],
         }
 
     def _row_json(self, row: Row) -> dict[str, Any]:
@@ -131,7 +120,7 @@ class Gradebook:
             "student": row.id,
             "name": row.name,
             "counted": row.counted,
-            **{name: round(value, 4) for name, value in points.__dict__.items()},
+            **{name: round(value, 4) for name, value in vars(points).items()},
             "code_advisory": _code(row),
             "flags": row.flags,
             "items": {name: round(score, 4) for name, score in row.scores.items()},
@@ -145,17 +134,15 @@ def _code(row: Row) -> str:
 
 def write_all(book: Gradebook, out: Path) -> list[Path]:
     """Write the four files; overrides.csv is never written here."""
-    answered = book.answered()
+    answered, data = book.answered(), book.as_json()
     head = ["file", "status", "reason", "student", "name", "counted", "auto", "self", "instructor"]
     head += ["total", "possible", "code_advisory", "flags", *answered]
-    possible = book.possible()
-    data = book.as_json()
     lines = [
         [
             *(r[name] for name in head[:5]),
             "yes" if r["counted"] else "no",
             *(r[name] for name in ("auto", "self", "instructor", "total")),
-            possible,
+            data["possible"],
             r["code_advisory"],
             "; ".join(r["flags"]),
             *(r["items"].get(name, "") for name in answered),
@@ -163,17 +150,16 @@ def write_all(book: Gradebook, out: Path) -> list[Path]:
         for r in data["rows"]
     ]
     write_csv(out / "grades.csv", head, lines)
-    statistics = item_statistics(book.grader, book.rows)
     write_csv(
         out / "items.csv",
         ["item", "answered", "difficulty", "discrimination"],
         (
             [s.item, s.answered, _figure(s.difficulty), _figure(s.discrimination)]
-            for s in statistics
+            for s in book.statistics
         ),
     )
     (out / "grades.json").write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
-    (out / "summary.html").write_text(_summary(book, data, statistics), encoding="utf-8")
+    (out / "summary.html").write_text(_summary(book, data), encoding="utf-8")
     return [out / name for name in ("grades.csv", "items.csv", "grades.json", "summary.html")]
 
 
@@ -181,7 +167,7 @@ def _figure(value: float | None) -> Any:
     return "" if value is None else round(value, 3)
 
 
-def _summary(book: Gradebook, data: dict[str, Any], statistics: list[ItemStatistics]) -> str:
+def _summary(book: Gradebook, data: dict[str, Any]) -> str:
     rows = data["rows"]
     return render(
         "grades.html.j2",
@@ -194,5 +180,5 @@ def _summary(book: Gradebook, data: dict[str, Any], statistics: list[ItemStatist
         roster=len(book.grader.roster),
         missing=data["missing"],
         possible=data["possible"],
-        statistics=statistics,
+        statistics=book.statistics,
     )

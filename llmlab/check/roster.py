@@ -1,22 +1,19 @@
 """A class: the roster's CSV and the course key.
 
 The roster has a column `name`, and `id` where names are not unique or not what students type;
-other columns are ignored. Commas, semicolons or tabs separate, quotes and UTF-8 are understood.
+other columns are ignored.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import os
-import re
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmlab.check.student import Student, clean_name
+from llmlab.check.csv_file import read_csv
+from llmlab.check.student import Student, clean_name, plain_name
 
-MAX_BYTES = 5_000_000
 MIN_KEY = 16
 
 
@@ -30,27 +27,7 @@ class Enrolled:
 
 def read_roster(path: Path) -> list[Enrolled]:
     """The students of a roster; ValueError names the line that is wrong."""
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ValueError(f"{path}: larger than {MAX_BYTES:,} bytes")
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"{path}: not UTF-8; save the roster as CSV UTF-8") from None
-    head = text.split("\n", 1)[0]
-    mark = max(",;\t", key=head.count)
-    try:
-        rows = list(csv.reader(io.StringIO(text), delimiter=mark, strict=True))
-    except csv.Error as error:
-        raise ValueError(f"{path}: not CSV ({error})") from None
-    columns = [cell.strip().lower() for cell in rows[0]] if rows else []
-    if "name" not in columns:
-        raise ValueError(f"{path}:1: a column `name` is missing (there are: {', '.join(columns)})")
-    return _students(path, columns, rows[1:])
-
-
-def _students(path: Path, columns: list[str], rows: list[list[str]]) -> list[Enrolled]:
+    columns, rows = read_csv(path, "name")
     found: dict[str, int] = {}
     students = []
     at_name = columns.index("name")
@@ -101,5 +78,4 @@ def new_key(path: Path) -> None:
 
 def sheet_name(student: Student) -> str:
     """A file name for a student's sheet, whatever is in the name."""
-    plain = re.sub(r"[^A-Za-z0-9]+", "-", student.name).strip("-").lower()[:40]
-    return f"sheet-{plain or 'student'}-{student.fingerprint}.json"
+    return f"sheet-{plain_name(student.name)}-{student.fingerprint}.json"

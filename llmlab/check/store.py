@@ -55,7 +55,7 @@ class Event:
 
     def as_json(self) -> dict[str, Any]:
         """The event as one JSON object."""
-        return {**self.__dict__}
+        return dict(vars(self))
 
 
 class Store:
@@ -153,7 +153,8 @@ class Store:
                 self._db.executemany(_INSERT, rows)
                 self._db.execute("COMMIT")
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:  # a full disk has rolled back already
+                    self._db.execute("ROLLBACK")
                 raise
             return self._db.total_changes - before
 
@@ -205,13 +206,16 @@ class Store:
     def import_jsonl(self, path: Path) -> int:
         """Add the events of a file that are not here yet; returns how many were new.
 
-        ValueError names the line that is no event; then nothing is added.
+        ValueError names the line that is no event; then nothing is added. OSError without a file.
         """
         events = []
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    events.append(_event(line, f"{path}:{number}"))
+        try:
+            with path.open(encoding="utf-8") as lines:
+                for number, line in enumerate(lines, 1):
+                    if line.strip():
+                        events.append(_event(line, f"{path}:{number}"))
+        except UnicodeDecodeError:
+            raise ValueError(f"{path}: not text in UTF-8") from None
         return self._insert(events)
 
     def close(self) -> None:

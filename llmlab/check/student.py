@@ -61,6 +61,11 @@ def clean_name(name: str) -> str:
     return text
 
 
+def plain_name(name: str) -> str:
+    """A name as a part of a file's name: small letters, digits and hyphens, never empty."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()[:40] or "student"
+
+
 CURRICULUM = Student()
 
 

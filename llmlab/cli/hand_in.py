@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import warnings
 from pathlib import Path
 from typing import Annotated, Any
@@ -51,20 +50,21 @@ def report(
     except ValueError as error:
         fail(error)
     except OSError as error:
-        where = error.filename or export or folder
-        fail(f"cannot write {where}: {error.strerror}; choose another place with --out")
+        if import_ is not None:
+            fail(f"cannot read {import_}: {error.strerror}")
+        where, option = (folder, "--out") if export is None else (export, "--export")
+        fail(f"cannot write {error.filename or where}: {error.strerror}; choose another {option}")
 
 
 def _hand_in(store: Any, folder: Path, as_json: bool) -> None:
     from llmlab.check.handin import build
     from llmlab.check.handin_page import handin_html
     from llmlab.check.replace import replace_text
-    from llmlab.check.student import current_student
+    from llmlab.check.student import current_student, plain_name
 
     student = current_student()
     handin = build(store, student)
-    plain = re.sub(r"[^\w]+", "-", student.name, flags=re.ASCII).strip("-").lower()
-    base = f"handin-{plain or 'student'}-{student.fingerprint.strip('-') or 'own'}"
+    base = f"handin-{plain_name(student.name)}-{student.fingerprint.strip('-') or 'own'}"
     folder.mkdir(parents=True, exist_ok=True)
     target, page = folder / f"{base}.json", folder / f"{base}.html"
     replace_text(target, json.dumps(handin, ensure_ascii=False))

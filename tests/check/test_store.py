@@ -121,6 +121,14 @@ def test_a_disk_that_refuses_later_keeps_what_was_there(
     assert [e.item for e in Store(path).events()] == ["one"]
 
 
+def test_a_full_disk_is_called_full(tmp_path: Path) -> None:
+    store = Store(tmp_path / "p.db")
+    store._db.execute("PRAGMA max_page_count=8")
+    with pytest.warns(RuntimeWarning, match="is full"):
+        store.add("attempt", "long", {"answer": "y" * 50_000})
+    assert len(list(store.events())) == 1
+
+
 def test_what_was_saved_is_read_where_nothing_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +210,12 @@ def test_a_line_that_is_no_event_is_named_and_nothing_is_added(tmp_path: Path, l
     with pytest.raises(ValueError, match=r"all\.jsonl:2"):
         store.import_jsonl(file)
     assert list(store.events()) == []
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "all.jsonl").write_bytes(b"\xff\xfe{}")
+    with pytest.raises(ValueError, match=r"all\.jsonl: not text"):
+        Store(None).import_jsonl(tmp_path / "all.jsonl")
 
 
 def test_the_default_store_follows_the_data_folder(data_dir: Path) -> None:

@@ -138,6 +138,10 @@ def test_progress_goes_out_and_in(llmlab: Shell) -> None:
     llmlab("report", "--import", "bad.jsonl", code=2)
     assert "bad.jsonl:1" in llmlab.err
     llmlab("report", "--import", "none.jsonl", code=2)
+    assert "cannot read none.jsonl" in llmlab.err
+    assert "--out" not in llmlab.err
+    llmlab("report", "--export", "no/where.jsonl", code=2)
+    assert "choose another --export" in llmlab.err
 
 
 @pytest.mark.parametrize(
