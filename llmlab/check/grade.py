@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 
 from llmlab.check import library
 from llmlab.check.choose import judge_question
+from llmlab.check.compare import flag_prose, flag_same_answers, mark_counted
 from llmlab.check.handin import HandIn, HandInError, parse, read_json
 from llmlab.check.judge import judge
 from llmlab.check.notebook_answers import from_notebook
@@ -81,7 +82,7 @@ class Grader:
     """Grades files of one class. `key` draws the numbers; only=names of worksheets, or all."""
 
     def __init__(
-        self, roster: list[Enrolled], key: bytes = PRACTICE_KEY, only: Iterable[str] = ()
+        self, roster: list[Enrolled], key: bytes = PRACTICE_KEY, only: Sequence[str] = ()
     ) -> None:
         self.roster = {student.id: student for student in roster}
         self._by_name: dict[str, list[str]] = {}
@@ -211,9 +212,7 @@ class Grader:
         if event.data.get("sha256") != texts.get(event.item):
             row.flags.append(f"self score without the committed text: {event.item}")
             return
-        total = sum(float(c.points) for c in question.rubric)
-        got = sum(float(c.points) for c in question.rubric if c.id in met)
-        row.self_scores[event.item] = got / total
+        row.self_scores[event.item] = question.share(met)
 
 
 @dataclass(frozen=True)
@@ -275,8 +274,6 @@ def grade_folder(
 
 def compare(grader: Grader, rows: list[Row]) -> list[Row]:
     """Compare the rows of a class with one another: which count, and what to look at."""
-    from llmlab.check.compare import flag_prose, flag_same_answers, mark_counted
-
     mark_counted(rows)
     flag_same_answers(grader, rows)
     flag_prose(rows)

@@ -18,13 +18,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
+from collections.abc import Collection, Iterable
 from fractions import Fraction
-from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from llmlab.check import formula, units
+from llmlab.check.yaml_lines import Place
 
 Whole = Annotated[int, Field(strict=True)]
 Real = Annotated[float, Field(strict=True, allow_inf_nan=False)]
@@ -37,6 +39,26 @@ Slug = Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=60)]
 Text = Annotated[str, Field(min_length=1, max_length=4000)]
 _NAME = re.compile(r"^[a-z][a-z0-9_]*$")
 _BRACES = re.compile(r"\{(\w+)\}")
+_SLACK = 1 + 4 * Fraction(1, 2**52)
+_NOISE = 1e-12  # of binary arithmetic: 0.1 + 0.2 is meant as 0.3, also where exact is asked
+
+Problem = tuple[Place, str]  # where in the file, and what is wrong there
+
+
+def once(what: str, names: Iterable[str]) -> None:
+    """ValueError for a name that is given twice."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise ValueError(f"{what} {name!r} is given twice")
+
+
+def formula_trouble(text: str, available: Collection[str]) -> str:
+    """Why a formula over these parameters cannot be used; "" if it can."""
+    try:
+        unknown = formula.names(text) - set(available)
+    except formula.FormulaError as error:
+        return str(error)
+    return f"no parameter {sorted(unknown)}; there are {sorted(available)}" if unknown else ""
 
 
 class Model(BaseModel):
@@ -68,7 +90,7 @@ class Row(Model):
 
 
 class Tolerance(Model):
-    """How near is right. Exactly one kind."""
+    """How near is right. Of several distances the widest counts."""
 
     exact: Literal[True] | None = None
     relative: Annotated[Number | None, Field(gt=0, le=0.5)] = None
@@ -84,7 +106,9 @@ class Tolerance(Model):
             if both or any(value is not None for value in others):
                 raise ValueError("an interval or an order of magnitude stands alone")
         elif self.exact is None and self.relative is None and self.absolute is None:
-            raise ValueError("name a tolerance: exact, relative, absolute, order_of_magnitude, ...")
+            raise ValueError(
+                "name a tolerance: exact, relative, absolute, order_of_magnitude or interval"
+            )
         return self
 
     def reach(self, right: float) -> float:
@@ -108,19 +132,9 @@ class Tolerance(Model):
         # Floats decide what is clear; near the edge the decimals that were written decide.
         if abs(distance - allowed) > 1e-6 * max(distance, allowed):
             return distance < allowed
-        relative = _decimal(_NOISE if self.exact else self.relative or 0)
-        near = max(_decimal(self.absolute or 0), relative * abs(_decimal(right)))
-        return abs(_decimal(given) - _decimal(right)) <= near * _SLACK
-
-
-_SLACK = 1 + 4 * Fraction(1, 2**52)
-_NOISE = 1e-12  # of binary arithmetic: 0.1 + 0.2 is meant as 0.3, also where exact is asked
-
-
-@lru_cache(maxsize=1024)
-def _decimal(number: Fraction | float) -> Fraction:
-    """The decimal number that a float is written as: 45.8 is 458/10."""
-    return Fraction(repr(number)) if isinstance(number, float) else Fraction(number)
+        relative = formula.exact(_NOISE if self.exact else self.relative or 0)
+        near = max(formula.exact(self.absolute or 0), relative * abs(formula.exact(right)))
+        return abs(formula.exact(given) - formula.exact(right)) <= near * _SLACK
 
 
 class Misconception(Model):
@@ -149,8 +163,7 @@ class Draws(Model):
         for name in listed:
             if not _NAME.match(name) or name == "answer" or name in formula.FUNCTIONS:
                 raise ValueError(f"{name!r} cannot be a parameter's name")
-            if listed.count(name) > 1:
-                raise ValueError(f"parameter {name!r} is given twice")
+        once("parameter", listed)
         return self
 
 
@@ -175,42 +188,35 @@ class NumericSpec(Draws):
 
     @model_validator(mode="after")
     def _ids_once(self) -> NumericSpec:
-        ids = [m.id for m in self.misconceptions]
-        for name in ids:
-            if ids.count(name) > 1:
-                raise ValueError(f"misconception {name!r} is given twice")
+        once("misconception", [m.id for m in self.misconceptions])
         return self
 
-    def problems(self, available: set[str]) -> list[tuple[tuple[str | int, ...], str]]:
-        """Formulas and braces that name what does not exist: (field path, what is wrong)."""
-        found: list[tuple[tuple[str | int, ...], str]] = []
+    def problems(self, available: set[str]) -> list[Problem]:
+        """Formulas and braces that name what does not exist."""
+        with_answer = available | {"answer"}
+        wrong = list(enumerate(self.misconceptions))
+        formulas: list[tuple[Place, str, set[str]]] = [
+            (("answer",), self.answer, available),
+            *((("require", i), text, available) for i, text in enumerate(self.require)),
+            *(
+                (("tolerance", "interval", i), text, with_answer)
+                for i, text in enumerate(self.tolerance.interval or ())
+            ),
+            *((("misconceptions", i, "formula"), w.formula, with_answer) for i, w in wrong),
+        ]
+        texts: list[tuple[Place, str]] = [
+            (("prompt",), self.prompt),
+            *((("hints", i), hint) for i, hint in enumerate(self.hints)),
+            *((("misconceptions", i, "message"), w.message) for i, w in wrong),
+        ]
+        found = [(at, formula_trouble(text, names)) for at, text, names in formulas]
+        found += [(at, _braces_trouble(text, available)) for at, text in texts]
+        return [problem for problem in found if problem[1]]
 
-        def formula_at(at: tuple[str | int, ...], text: str, more: set[str]) -> None:
-            try:
-                unknown = formula.names(text) - available - more
-            except formula.FormulaError as error:
-                found.append((at, str(error)))
-                return
-            if unknown:
-                found.append((at, f"no parameter {sorted(unknown)}; there are {sorted(available)}"))
 
-        def braces_at(at: tuple[str | int, ...], text: str) -> None:
-            unknown = set(_BRACES.findall(text)) - available
-            if unknown:
-                found.append((at, f"no parameter {sorted(unknown)} for the braces"))
-
-        formula_at(("answer",), self.answer, set())
-        braces_at(("prompt",), self.prompt)
-        for i, text in enumerate(self.require):
-            formula_at(("require", i), text, set())
-        for i, text in enumerate(self.tolerance.interval or ()):
-            formula_at(("tolerance", "interval", i), text, {"answer"})
-        for i, hint in enumerate(self.hints):
-            braces_at(("hints", i), hint)
-        for i, wrong in enumerate(self.misconceptions):
-            formula_at(("misconceptions", i, "formula"), wrong.formula, {"answer"})
-            braces_at(("misconceptions", i, "message"), wrong.message)
-        return found
+def _braces_trouble(text: str, available: set[str]) -> str:
+    unknown = set(_BRACES.findall(text)) - available
+    return f"no parameter {sorted(unknown)} for the braces" if unknown else ""
 
 
 def fill(text: str, values: dict[str, Any], shown_units: dict[str, str]) -> str:

@@ -61,18 +61,32 @@ def _statements(source: Any) -> list[ast.stmt]:
 
 
 def _read(statement: ast.stmt, names: dict[str, Any], found: NotebookAnswers) -> None:
-    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-        target = statement.targets[0]
-        if isinstance(target, ast.Name):
-            names[target.id] = _value(statement.value, names)
+    _assign(statement, names)
     for node in ast.walk(statement):
-        if not isinstance(node, ast.Call) or len(node.args) < 2:
-            continue
-        called = node.func.attr if isinstance(node.func, ast.Attribute) else None
-        called = node.func.id if isinstance(node.func, ast.Name) else called
-        name = node.args[0]
-        if called == "check" and isinstance(name, ast.Constant) and isinstance(name.value, str):
-            _keep(name.value, _value(node.args[1], names), found)
+        match node:
+            case ast.Call(
+                func=ast.Name(id="check") | ast.Attribute(attr="check"),
+                args=[ast.Constant(value=str(item)), *rest],
+            ):
+                rest += [word.value for word in node.keywords if word.arg == "answer"]
+                if rest:
+                    _keep(item, _value(rest[0], names), found)
+
+
+def _assign(statement: ast.stmt, names: dict[str, Any]) -> None:
+    """Note what a statement gives to names; one that it gives anything else to is not known."""
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return  # it has names of its own
+    value, targets = _ABSENT, set[ast.AST]()
+    if isinstance(statement, ast.Assign):
+        value, targets = _value(statement.value, names), set(statement.targets)
+    elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+        value, targets = _value(statement.value, names), {statement.target}
+    loops = (part.target for part in ast.walk(statement) if isinstance(part, ast.comprehension))
+    inner = {node for target in loops for node in ast.walk(target)}
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load) and node not in inner:
+            names[node.id] = value if node in targets else _ABSENT
 
 
 def _keep(item: str, value: Any, found: NotebookAnswers) -> None:

@@ -14,7 +14,7 @@ from llmlab.check.question import Criterion, ProseQuestion
 from llmlab.check.store import Store
 from llmlab.check.student import Student
 
-MAX_WORDS = 20_000
+MAX_CHARACTERS = 20_000
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,10 @@ def commit(question: ProseQuestion, text: str, store: Store, student: Student) -
     """Keep a text for good; ValueError for an empty or endless one."""
     if not text.strip():
         raise ValueError("there is nothing to commit yet; write your answer first")
-    if len(text) > MAX_WORDS:
-        raise ValueError(f"an answer has at most {MAX_WORDS:,} characters, this has {len(text):,}")
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(
+            f"an answer has at most {MAX_CHARACTERS:,} characters, this has {len(text):,}"
+        )
     mark = digest(text)
     store.add("prose", question.id, {"text": text, "sha256": mark}, student)
     return Commitment(question, text, mark)
@@ -52,12 +54,12 @@ def self_score(
     commitment: Commitment, met: Collection[str], store: Store, student: Student
 ) -> float:
     """Record which criteria the learner says are met; returns the share of the rubric's points."""
-    criteria = {c.id: c for c in commitment.question.rubric}
-    unknown = set(met) - set(criteria)
+    question = commitment.question
+    criteria = {c.id for c in question.rubric}
+    unknown = set(met) - criteria
     if unknown:
         raise ValueError(f"criteria {sorted(unknown)} do not exist; there are {sorted(criteria)}")
-    total = sum(float(c.points) for c in criteria.values())
-    score = sum(float(criteria[name].points) for name in set(met)) / total
+    score = question.share(met)
     data = {"met": sorted(set(met)), "score": score, "sha256": commitment.sha256}
-    store.add("self", commitment.question.id, data, student)
+    store.add("self", question.id, data, student)
     return score

@@ -24,13 +24,25 @@ Options, steps and right sides are shown in an order of the student's own; answe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import string
+from collections.abc import Collection, Sequence
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from llmlab.check.item import ID, CurriculumId, Level, Model, Number, NumericSpec, Role, Slug, Text
+from llmlab.check.item import (
+    ID,
+    CurriculumId,
+    Level,
+    Model,
+    Number,
+    NumericSpec,
+    Role,
+    Slug,
+    Text,
+    once,
+)
 
 ROLES: tuple[Role, ...] = ("inference", "product")
 
@@ -96,10 +108,12 @@ RUBRIC = (
 )
 
 
-def _once(what: str, ids: Sequence[str]) -> None:
+def _lettered(what: str, ids: Sequence[str]) -> None:
+    """Ids of what is shown under letters: each once, and none that is such a letter itself."""
+    once(what, ids)
     for name in ids:
-        if list(ids).count(name) > 1:
-            raise ValueError(f"{what} {name!r} is given twice")
+        if name in string.ascii_lowercase[: len(ids)]:
+            raise ValueError(f"{what} {name!r}: a learner's {name} is a letter; choose a longer id")
 
 
 class _Choice(Common):
@@ -107,24 +121,28 @@ class _Choice(Common):
 
     @model_validator(mode="after")
     def _some_correct(self) -> _Choice:
-        _once("option", [o.id for o in self.options])
+        _lettered("option", [o.id for o in self.options])
         right = sum(o.correct for o in self.options)
         if right == 0 or right == len(self.options):
             raise ValueError("options: at least one must be correct and at least one wrong")
-        if isinstance(self, SingleQuestion) and right != 1:
-            raise ValueError("options: a single-choice question has exactly one correct option")
         return self
 
     @property
     def many(self) -> bool:
         """Whether more than one option may be chosen."""
-        return not isinstance(self, SingleQuestion) and sum(o.correct for o in self.options) > 1
+        return sum(o.correct for o in self.options) > 1
 
 
 class SingleQuestion(_Choice):
     """One option is right."""
 
     kind: Literal["single"]
+
+    @model_validator(mode="after")
+    def _one_correct(self) -> SingleQuestion:
+        if self.many:
+            raise ValueError("options: a single-choice question has exactly one correct option")
+        return self
 
 
 class MultipleQuestion(_Choice):
@@ -167,7 +185,7 @@ class OrderQuestion(Common):
 
     @model_validator(mode="after")
     def _ids_once(self) -> OrderQuestion:
-        _once("step", [s.id for s in self.steps])
+        _lettered("step", [s.id for s in self.steps])
         return self
 
 
@@ -179,8 +197,8 @@ class MatchQuestion(Common):
 
     @model_validator(mode="after")
     def _ids_once(self) -> MatchQuestion:
-        _once("pair", [p.id for p in self.pairs])
-        _once("right side", [p.right for p in self.pairs])
+        _lettered("pair", [p.id for p in self.pairs])
+        once("right side", [p.right for p in self.pairs])
         return self
 
 
@@ -194,8 +212,13 @@ class ProseQuestion(Common):
 
     @model_validator(mode="after")
     def _ids_once(self) -> ProseQuestion:
-        _once("criterion", [c.id for c in self.rubric])
+        once("criterion", [c.id for c in self.rubric])
         return self
+
+    def share(self, met: Collection[str]) -> float:
+        """Share of the rubric's points, 0 to 1, that these criteria earn; unknown ones are none."""
+        points = {c.id: float(c.points) for c in self.rubric}
+        return sum(value for name, value in points.items() if name in met) / sum(points.values())
 
 
 class NumericQuestion(NumericSpec, Common):

@@ -15,7 +15,8 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
 _PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
-Lines = dict[tuple[str | int, ...], int]
+Place = tuple[str | int, ...]  # of a field: keys and indices from the top of the file
+Lines = dict[Place, int]
 
 
 class ContentError(ValueError):
@@ -30,14 +31,8 @@ def read(path: Path) -> tuple[Any, Lines]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ContentError(f"{path}: cannot be read as UTF-8 text: {error}") from None
-    loader = _Loader(text)
     try:
-        node = loader.get_single_node()
-        lines: Lines = {(): 1}
-        if node is None:
-            return None, lines
-        seen: set[int] = set()
-        return _plain(loader, node, (), lines, seen, path), lines
+        return _with_lines(_Loader(text), path)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{path}:{mark.line + 1}" if mark else str(path)
@@ -46,13 +41,18 @@ def read(path: Path) -> tuple[Any, Lines]:
         if isinstance(error, ContentError):
             raise
         raise ContentError(f"{path}: not YAML: {type(error).__name__}") from None
+
+
+def _with_lines(loader: Any, path: Path) -> tuple[Any, Lines]:
+    try:
+        node = loader.get_single_node()
+        lines: Lines = {(): 1}
+        return None if node is None else _plain(loader, node, (), lines, set(), path), lines
     finally:
         loader.dispose()
 
 
-def _plain(
-    loader: Any, node: Any, at: tuple[str | int, ...], lines: Lines, seen: set[int], path: Path
-) -> Any:
+def _plain(loader: Any, node: Any, at: Place, lines: Lines, seen: set[int], path: Path) -> Any:
     line = node.start_mark.line + 1
     lines[at] = line
     if id(node) in seen:
@@ -60,7 +60,7 @@ def _plain(
     if len(at) > MAX_DEPTH:
         raise ContentError(f"{path}:{line}: nested deeper than {MAX_DEPTH}")
     seen.add(id(node))
-    if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN_TAGS:
+    if not _is_scalar(node) and node.tag not in _PLAIN_TAGS:
         raise ContentError(f"{path}:{line}: the tag {node.tag} is not allowed here")
     if isinstance(node, yaml.SequenceNode):
         return [

@@ -15,9 +15,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 import corpus
 
 from llmlab.check import library
+from llmlab.check.csv_file import safe_cell
 from llmlab.check.grade import Grader, Row, grade_folder
-from llmlab.check.gradebook import Gradebook, read_overrides, safe_cell, write_all
+from llmlab.check.gradebook import Gradebook, read_overrides, write_all
 from llmlab.check.judge import judge
+from llmlab.check.notebook_answers import from_notebook
 from llmlab.check.prose import digest
 from llmlab.check.roster import Enrolled, read_roster
 from llmlab.check.solution import solution
@@ -273,6 +275,27 @@ def test_a_wrong_override_is_named_with_its_line(tmp_path: Path, line: str) -> N
         read_overrides(path, _class(3))
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"student;item;comment\n", "column `points`"),
+        ("student,item,points,comment\ns0001,B11.e2e,1,für\n".encode("cp1252"), "UTF-8"),
+        (b'student,item,points,comment\ns0001,B11.e2e,1,"open\n', "not CSV"),
+    ],
+)
+def test_overrides_that_cannot_be_read_say_why(tmp_path: Path, text: bytes, said: str) -> None:
+    path = tmp_path / "overrides.csv"
+    path.write_bytes(text)
+    with pytest.raises(ValueError, match=said):
+        read_overrides(path, _class(3))
+
+
+def test_overrides_may_come_from_a_spreadsheet_that_writes_semicolons(tmp_path: Path) -> None:
+    path = tmp_path / "overrides.csv"
+    path.write_text("Student;Item;Points;Comment\n\ns0001;B11.e2e;0.5;good, but late\n;;;\n")
+    assert read_overrides(path, _class(3)) == {"s0001": {"B11.e2e": 0.5}}
+
+
 def test_an_override_counts_once_for_a_student_with_two_files(tmp_path: Path) -> None:
     old, new = corpus.handin("s0001", []), corpus.handin("s0001", [])
     new["created"] = "2026-11-09T10:00:00+00:00"
@@ -377,6 +400,31 @@ def test_a_notebook_is_read_as_data(tmp_path: Path) -> None:
     assert row.scores == {"B11.ttft": 1.0, "B11.e2e": 1.0}
     assert any("B12.gaps" in flag for flag in row.flags)
     assert not trap.exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "answer"),
+    [
+        ("x = 3\ncheck('B11.e2e', x)", 3),
+        ("x: float = 3\ncheck('B11.e2e', x)", 3),
+        ("x = y = 3\ncheck('B11.e2e', y + 1)", 4),
+        ("check('B11.e2e', answer=3)", 3),
+        ("check('B11.e2e', 3, store=None)", 3),
+        ("x = 3\ny = [x for x in range(5)]\ncheck('B11.e2e', x)", 3),
+        ("x = 3\ndef f():\n    x = 5\ncheck('B11.e2e', x)", 3),
+        ("x = 3\nx += 1\ncheck('B11.e2e', x)", None),
+        ("x = 3\nfor x in range(5): pass\ncheck('B11.e2e', x)", None),
+        ("x = 3\nif 1:\n    x = 5\ncheck('B11.e2e', x)", None),
+        ("x = 3\nx, y = 4, 5\ncheck('B11.e2e', x)", None),
+        ("x = 3\ndel x\ncheck('B11.e2e', x)", None),
+    ],
+)
+def test_a_name_has_the_value_it_was_given_last_or_none_that_can_be_read(
+    source: str, answer: float | None
+) -> None:
+    found = from_notebook({"cells": [{"cell_type": "code", "source": source}]})
+    assert found.answers.get("B11.e2e") == answer
+    assert found.unreadable == ([] if answer else ["B11.e2e"])
 
 
 @pytest.mark.parametrize("data", [[], {}, {"cells": 3}, {"cells": [{}] * 3000}, None])
