@@ -9,6 +9,7 @@ from typing import Any
 
 from llmlab.check import library
 from llmlab.check.question import NumericQuestion
+from llmlab.check.sheets import every_numeric
 from llmlab.check.student import Student
 from llmlab.check.worksheet import Item, trouble
 from llmlab.check.yaml_lines import ContentError, read
@@ -28,7 +29,7 @@ class Audit:
 
     def as_json(self) -> dict[str, Any]:
         """Plain data."""
-        return dict(self.__dict__)
+        return dict(vars(self))
 
 
 def curriculum() -> dict[str, str]:
@@ -63,8 +64,6 @@ def audit(students: int = 100) -> Audit:
         found.problems.append(f"covers: {', '.join(unknown)} are not in data/curriculum.yaml")
     both = {i.id for i in items} & {q.id for q in bank}
     found.problems += [f"{name} is an item and a question" for name in sorted(both)]
-    from llmlab.check.sheets import every_numeric
-
     for item in every_numeric():
         found.problems += list(draw_problems(item, students))
     return found
@@ -86,14 +85,13 @@ def draw_problems(item: Item, students: int) -> Iterator[str]:
 def _file_problems() -> Iterator[str]:
     for kind in ("worksheets", "questions"):
         where = library.folders(kind)
-        for folder in where:
-            for path in sorted(folder.glob("*.yaml")):
-                yield from _problems_of(path, kind, where)
+        files = [path for folder in where for path in sorted(folder.glob("*.yaml"))]
+        told = [problem for path in files for problem in _problems_of(path, kind, where)]
+        yield from told
         try:
             library.worksheets() if kind == "worksheets" else library.questions()
-        except ContentError as error:
-            if "already" in str(error) or "followups" in str(error):
-                yield str(error)
+        except ContentError as error:  # of one file, and told; or of two that clash
+            yield from (problem for problem in str(error).split("\n") if problem not in told)
 
 
 def _problems_of(path: Path, kind: str, where: tuple[Path, ...]) -> Iterator[str]:

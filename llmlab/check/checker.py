@@ -11,7 +11,7 @@ from llmlab.check.choose import as_item, judge_question, kept_answer
 from llmlab.check.judge import judge
 from llmlab.check.progress import Progress
 from llmlab.check.question import NumericQuestion, Question
-from llmlab.check.result import Result
+from llmlab.check.result import Result, unchecked
 from llmlab.check.store import Store, default_store
 from llmlab.check.student import Student, current_student
 from llmlab.check.worksheet import Item
@@ -19,13 +19,7 @@ from llmlab.check.worksheet import Item
 
 def _find(name: str) -> Item | Question:
     """A worksheet item, or else a question of the bank."""
-    every = library.items()
-    if name in every:
-        return every[name]
-    known = library.questions()
-    if name in known:
-        return known[name]
-    raise ValueError(f"no item {str(name)[:80]!r}; {library.near(str(name), [*every, *known])}")
+    return library.found("item", name, {**library.questions(), **library.items()})
 
 
 def check(
@@ -46,10 +40,8 @@ def check(
         if isinstance(found, Item):
             result, kept = judge(found, answer, student), raw(answer)
         else:
-            result, kept = (
-                judge_question(found, answer, student),
-                kept_answer(found, answer, student),
-            )
+            result = judge_question(found, answer, student)
+            kept = kept_answer(found, answer, student)
         if result.state == "not answered yet":
             return result
         if result.state in ("incorrect", "partial"):
@@ -59,7 +51,7 @@ def check(
                 result = replace(result, hint=hints[min(wrong, len(hints)) - 1])
         store.record(found.id, kept, result, student)
     except Exception:
-        return Result(found.id, "error", "This could not be checked; nothing was counted.")
+        return unchecked(found.id)
     return result
 
 

@@ -26,7 +26,7 @@ from llmlab.check.question import (
     Step,
     TraceQuestion,
 )
-from llmlab.check.result import Result, State
+from llmlab.check.result import Result, State, refused, unchecked
 from llmlab.check.student import CURRICULUM, Student
 from llmlab.check.worksheet import Item, Shared
 
@@ -162,10 +162,9 @@ def judge_question(question: Question, answer: Any, student: Student | None = No
             return _match(question, chosen)
         return _choice(question, chosen)
     except UnreadableAnswer as error:
-        text = str(error)
-        return Result(question.id, "error", f"{text[:1].upper()}{text[1:]}.")
+        return refused(question.id, error)
     except Exception:
-        return Result(question.id, "error", "This could not be checked; nothing was counted.")
+        return unchecked(question.id)
 
 
 def _choice(question: ChoiceQuestion, chosen: list[str]) -> Result:

@@ -10,7 +10,7 @@ from typing import Any
 from llmlab.check import worksheet
 from llmlab.check.answer import NotANumber, is_blank, read_number
 from llmlab.check.item import NumericSpec
-from llmlab.check.result import Result
+from llmlab.check.result import Result, refused, unchecked
 from llmlab.check.student import Student
 from llmlab.check.worksheet import Item, Values
 
@@ -21,7 +21,7 @@ def judge(item: Item, answer: Any, student: Student | None = None) -> Result:
         values = item.parameters_for(student)
         return judge_numeric(item.spec, answer, values, item)
     except Exception:
-        return Result(item.id, "error", "This could not be checked; nothing was counted.")
+        return unchecked(item.id)
 
 
 def judge_numeric(spec: NumericSpec, answer: Any, values: Values, item: Item) -> Result:
@@ -31,7 +31,7 @@ def judge_numeric(spec: NumericSpec, answer: Any, values: Values, item: Item) ->
     try:
         reading = read_number(answer, spec.unit)
     except NotANumber as error:
-        return Result(spec.id, "error", f"{str(error)[:1].upper()}{str(error)[1:]}.")
+        return refused(spec.id, error)
     right = worksheet.right_value(spec, values)
     scope = worksheet.numbers_only(values)
     if spec.tolerance.accepts(reading.value, right, scope):

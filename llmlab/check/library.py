@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from llmlab.check.item import Draws, Model
+from llmlab.check.item import Draws, Model, Problem
 from llmlab.check.question import NumericQuestion, Question, QuestionFile, TraceQuestion
 from llmlab.check.worksheet import Item, Shared, Worksheet, WorksheetSpec, first_values, trouble
-from llmlab.check.yaml_lines import ContentError, Lines, read
+from llmlab.check.yaml_lines import ContentError, Lines, Place, read
 from llmlab.data import data_path
 
 M = TypeVar("M", bound=Model)
+T = TypeVar("T")
 
 
 def folders(kind: str) -> tuple[Path, ...]:
@@ -39,7 +41,7 @@ def folders(kind: str) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def where(path: Path, lines: Lines, at: tuple[str | int, ...]) -> str:
+def where(path: Path, lines: Lines, at: Place) -> str:
     """`file:line: field` of a path in the data, or of the nearest one above it."""
     known = at
     while known and known not in lines:
@@ -53,9 +55,12 @@ def validated(model: type[M], data: Any, lines: Lines, path: Path) -> M:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise ContentError(
-            "\n".join(f"{where(path, lines, tuple(e['loc']))}: {_plain(e)}" for e in error.errors())
-        ) from None
+        problems = [(tuple(e["loc"]), _plain(e)) for e in error.errors()]
+    raise _refusal(path, lines, problems)
+
+
+def _refusal(path: Path, lines: Lines, problems: Iterable[Problem]) -> ContentError:
+    return ContentError("\n".join(f"{where(path, lines, at)}: {text}" for at, text in problems))
 
 
 def _plain(error: Any) -> str:
@@ -79,7 +84,7 @@ def read_worksheet(path: Path) -> Worksheet:
             if reason:
                 problems.append((("items", i), f"with the first numbers: {reason}"))
     if problems:
-        raise ContentError("\n".join(f"{where(path, lines, at)}: {text}" for at, text in problems))
+        raise _refusal(path, lines, problems)
     kin = tuple(item for item in spec.items if not item.names())
     together = Shared(path.stem, shared, kin)
     items = tuple(Item(item, together) for item in spec.items)
@@ -115,7 +120,7 @@ def read_questions(path: Path) -> list[Question]:
     """One file of questions, checked; ContentError names file, line and field."""
     data, lines = read(path)
     spec = validated(QuestionFile, data, lines, path)
-    problems: list[tuple[tuple[str | int, ...], str]] = []
+    problems: list[Problem] = []
     for i, question in enumerate(spec.questions):
         if isinstance(question, NumericQuestion):
             found = question.problems(question.names())
@@ -126,7 +131,7 @@ def read_questions(path: Path) -> list[Question]:
         if isinstance(question, TraceQuestion) and not (path.parent / question.trace).is_file():
             problems.append((("questions", i, "trace"), f"no file {question.trace}"))
     if problems:
-        raise ContentError("\n".join(f"{where(path, lines, at)}: {text}" for at, text in problems))
+        raise _refusal(path, lines, problems)
     return [q if q.topic else q.model_copy(update={"topic": spec.topic}) for q in spec.questions]
 
 
@@ -158,10 +163,7 @@ def questions() -> dict[str, Question]:
 
 def find_question(question_id: str) -> Question:
     """A question by id; ValueError lists near ids."""
-    every = questions()
-    if question_id not in every:
-        raise ValueError(f"no question {question_id!r}; {near(str(question_id), list(every))}")
-    return every[question_id]
+    return found("question", question_id, questions())
 
 
 def worksheets() -> dict[str, Worksheet]:
@@ -172,6 +174,13 @@ def worksheets() -> dict[str, Worksheet]:
 def items() -> dict[str, Item]:
     """Every worksheet item by id."""
     return {item.id: item for sheet in worksheets().values() for item in sheet.items}
+
+
+def found(what: str, name: str, every: Mapping[str, T]) -> T:
+    """What has this name; ValueError lists near names."""
+    if name not in every:
+        raise ValueError(f"no {what} {str(name)[:80]!r}; {near(str(name), list(every))}")
+    return every[name]
 
 
 def near(word: str, known: list[str]) -> str:
@@ -185,15 +194,9 @@ def near(word: str, known: list[str]) -> str:
 
 def load_worksheet(name: str) -> Worksheet:
     """A worksheet by name ("b11"); ValueError lists near names."""
-    every = worksheets()
-    if name not in every:
-        raise ValueError(f"no worksheet {name!r}; {near(str(name), list(every))}")
-    return every[name]
+    return found("worksheet", name, worksheets())
 
 
 def find_item(item_id: str) -> Item:
     """An item by id ("B11.ttft"); ValueError lists near ids."""
-    every = items()
-    if item_id not in every:
-        raise ValueError(f"no item {item_id!r}; {near(str(item_id), list(every))}")
-    return every[item_id]
+    return found("item", item_id, items())

@@ -29,7 +29,6 @@ from llmlab.check.question import (
     OrderQuestion,
     ProseQuestion,
     Question,
-    SingleQuestion,
     TraceQuestion,
 )
 from llmlab.check.student import Student
@@ -90,8 +89,7 @@ def ask(question: Question, student: Student | None = None) -> Asked:
         return Asked(question.id, prompt, how, lefts=lefts, choices=rights)
     shown = _lettered([o.text for o in options_for(question, student)])
     last = shown[-1][0]
-    many = not isinstance(question, SingleQuestion) and question.many
-    how = f"All that apply, a to {last}, like a c" if many else f"One letter, a to {last}"
+    how = f"All that apply, a to {last}, like a c" if question.many else f"One letter, a to {last}"
     return Asked(
         question.id,
         prompt,
@@ -151,7 +149,8 @@ def said(question: Question, answer: Any, student: Student | None = None) -> str
         return " → ".join(texts[name] for name in chosen)
     if isinstance(question, MatchQuestion):
         rights = {p.id: p.right for p in question.pairs}
-        return "; ".join(f"{p.left}: {rights[chosen[p.id]]}" for p in question.pairs)
+        matched = [p for p in question.pairs if p.id in chosen]  # a form may leave some open
+        return "; ".join(f"{p.left}: {rights[chosen[p.id]]}" for p in matched)
     if isinstance(question, (NumericQuestion, ProseQuestion)):
         return str(answer)
     return "; ".join(o.text for o in question.options if o.id in chosen)

@@ -65,3 +65,14 @@ class Result:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
+
+def refused(item_id: str, error: Exception) -> Result:
+    """An answer that cannot be read; the error's words as a sentence."""
+    text = str(error)
+    return Result(item_id, "error", f"{text[:1].upper()}{text[1:]}.")
+
+
+def unchecked(item_id: str) -> Result:
+    """A fault of the checker's own, of which nothing is shown."""
+    return Result(item_id, "error", "This could not be checked; nothing was counted.")

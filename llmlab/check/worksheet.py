@@ -18,7 +18,15 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from llmlab.check import formula
-from llmlab.check.item import Draws, NumericSpec, Text, Tolerance, fill
+from llmlab.check.item import (
+    Draws,
+    NumericSpec,
+    Problem,
+    Text,
+    Tolerance,
+    fill,
+    formula_trouble,
+)
 from llmlab.check.student import CURRICULUM, Student, choose
 
 Values = dict[str, Any]
@@ -33,9 +41,9 @@ class WorksheetSpec(Draws):
     intro: str = ""
     items: Annotated[list[NumericSpec], Field(min_length=1)]
 
-    def problems(self) -> list[tuple[tuple[str | int, ...], str]]:
-        """What the types cannot see: (field path, what is wrong)."""
-        found: list[tuple[tuple[str | int, ...], str]] = []
+    def problems(self) -> list[Problem]:
+        """What the types cannot see."""
+        found: list[Problem] = []
         for i, item in enumerate(self.items):
             both = self.names() & item.names()
             if both:
@@ -43,13 +51,8 @@ class WorksheetSpec(Draws):
             for at, text in item.problems(self.names() | item.names()):
                 found.append((("items", i, *at), text))
         for i, text in enumerate(self.require):
-            try:
-                unknown = formula.names(text) - self.names()
-            except formula.FormulaError as error:
-                found.append((("require", i), str(error)))
-                continue
-            if unknown:
-                found.append((("require", i), f"no parameter {sorted(unknown)}"))
+            if wrong := formula_trouble(text, self.names()):
+                found.append((("require", i), wrong))
         return found
 
 

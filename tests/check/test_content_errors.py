@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
-from llmlab.check import check, library
+from llmlab.check import check, library, yaml_lines
 from llmlab.check.audit import audit
 from llmlab.check.yaml_lines import ContentError
 
@@ -118,6 +119,7 @@ def test_two_wrong_answers_with_one_number_are_refused(tmp_path: Path) -> None:
         (", correct: true", "", "at least one must be correct"),
         ("why: Wrong.}", "why: Wrong., correct: true}", "correct"),
         ("id: two", "id: one", "twice"),
+        ("id: two", "id: b", "longer id"),
         ("why: Wrong.", "wy: Wrong.", "wy"),
         ("level: L1", "level: L1\n    followups: [X.none]", "X.none"),
     ],
@@ -182,6 +184,25 @@ def test_a_folder_with_both_kinds_is_used(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("LLMLAB_ITEMS", str(tmp_path))
     assert check("X.wait", 200).state == "correct"
     assert check("X.choice", "one").state == "correct"
+
+
+def test_a_problem_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "good.yaml").write_text(GOOD.replace("X.wait", "B11.ttft"))
+    own = "unit: ms\n    parameters: {wait: {first: 1, draw: [2]}}\n    tol"
+    (tmp_path / "twice.yaml").write_text(GOOD.replace("unit: ms\n    tol", own))
+    monkeypatch.setenv("LLMLAB_ITEMS", str(tmp_path))
+    assert [p.count("already") for p in audit(1).problems] == [1, 1]
+    (tmp_path / "good.yaml").unlink()
+    assert [p.count("already") for p in audit(1).problems] == [1]
+
+
+@pytest.mark.parametrize("loader", ["CSafeLoader", "SafeLoader"])
+def test_signs_that_yaml_forbids_are_refused_by_either_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loader: str
+) -> None:
+    monkeypatch.setattr(yaml_lines, "_Loader", getattr(yaml, loader))
+    with pytest.raises(ContentError, match="not YAML"):
+        library.read_worksheet(_file(tmp_path, "title: \x01"))
 
 
 def test_an_id_that_is_taken_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

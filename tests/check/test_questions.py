@@ -295,3 +295,5 @@ def test_an_answer_in_words_is_what_was_chosen():
     told = said(match, " ".join(letters[p.id] for p in match.pairs))
     assert all(f"{p.left}: {p.right}" in told for p in match.pairs)
     assert said(match, None) == ""
+    first = match.pairs[0]
+    assert said(match, {first.id: first.id}) == f"{first.left}: {first.right}", "the rest is open"
