@@ -32,7 +32,7 @@ from llmlab.viz.figures.gauges import GAUGES_HEAD, gauges_rows
 from llmlab.viz.figures.step_curve import step_curve
 from llmlab.viz.notebook import loading_bar
 from llmlab.viz.panels import RooflinePanel, UtilizationPanel, WorksheetPanel
-from llmlab.viz.show import Shown, live_figure, table_html, table_text
+from llmlab.viz.show import live_figure, shown_table, table_text
 from llmlab.viz.walk import WALK_HEAD, decode_walk, prefill_walk, show_walk, walk_rows
 
 with loading_bar("SmolLM2-135M") as progress:
@@ -113,12 +113,7 @@ curve = step_curve(
     [m.fastest_ms for m in decode],
     [m.slowest_ms for m in decode],
 )
-rows = walk_rows(decode)
-Shown(
-    live_figure(curve),
-    lambda: table_html("Decode steps by batch", WALK_HEAD, rows),
-    lambda: table_text("Decode steps by batch", WALK_HEAD, rows),
-)
+shown_table("Decode steps by batch", WALK_HEAD, walk_rows(decode), live_figure(curve))
 
 # %% name="per_token"
 print("batch   ms per step   ms per token")

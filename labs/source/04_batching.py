@@ -33,7 +33,7 @@ from llmlab.viz.notebook import loading_bar
 from llmlab.viz.panels import RacePanel, WorksheetPanel
 from llmlab.viz.race import harmonic as library_harmonic
 from llmlab.viz.race import race_real, speed_up
-from llmlab.viz.show import Shown, live_figure, table_html, table_text
+from llmlab.viz.show import live_figure, shown_table
 
 name = pick("smollm2-135m", "tiny")
 with loading_bar(name) as progress:
@@ -266,12 +266,8 @@ mine, my_tokens = attempt(
     lambda: serve(scheduler_from(plan_step)),
     instead=lambda: serve(Chunked),
 )
-rows = gantt_rows(mine.trace)
-Shown(
-    live_figure(step_gantt(mine.trace, config.max_num_batched_tokens)),
-    lambda: table_html("What each step computed", GANTT_HEAD, rows),
-    lambda: table_text("What each step computed", GANTT_HEAD, rows),
-)
+figure = live_figure(step_gantt(mine.trace, config.max_num_batched_tokens))
+shown_table("What each step computed", GANTT_HEAD, gantt_rows(mine.trace), figure)
 
 # %% [markdown] name="own_explain" covers=["A6"]
 # While the long prompt lasts, steps are *mixed*: blue prompt tokens fill what the orange decode tokens

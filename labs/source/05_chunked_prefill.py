@@ -24,7 +24,6 @@ from llmlab.check import check, current_student, find_item
 from llmlab.config import EngineConfig
 from llmlab.engine import Engine, load_model
 from llmlab.labs.decision import score, write
-from llmlab.labs.moving import shown_table
 from llmlab.labs.pace import pick
 from llmlab.labs.tuning import BURST, STEADY, alternating, check_limit, mixed, serve
 from llmlab.measure.compare import compare
@@ -37,7 +36,7 @@ from llmlab.viz.figures.itl_strip import STRIP_HEAD, itl_strip, strip_rows
 from llmlab.viz.figures.step_gantt import GANTT_HEAD, gantt_rows, step_gantt
 from llmlab.viz.notebook import loading_bar
 from llmlab.viz.panels import ChunkPanel, WorksheetPanel
-from llmlab.viz.show import Shown, live_figure, table_html, table_text
+from llmlab.viz.show import live_figure, shown_table
 from llmlab.viz.trials import (
     FIGURES,
     Trial,
@@ -57,15 +56,6 @@ for which in ("chat_and_documents", "chat_and_documents_cpu"):
     }
     for group, tokens_in, tokens_out in sorted(sizes):
         print(f"{which:<23} {group:<9} {tokens_in:5d} tokens in {tokens_out:4d} out")
-
-
-def picture(figure, caption, head, rows):
-    """A figure with its table beside it."""
-    return Shown(
-        live_figure(figure),
-        lambda: table_html(caption, head, rows),
-        lambda: table_text(caption, head, rows),
-    )
 
 
 # %% [markdown] name="predict"
@@ -98,31 +88,27 @@ show_verdicts([trial_of(trace, label) for label, trace in real.items()], {}, "Re
 # A dot is one gap; a dashed line is the p99 of its class.
 
 # %% name="strip_whole" covers=["C5"]
-picture(
-    itl_strip(real["whole prompts"]),
-    "Whole prompts: gaps, real",
-    STRIP_HEAD,
-    strip_rows(real["whole prompts"]),
+trace = real["whole prompts"]
+shown_table(
+    "Whole prompts: gaps, real", STRIP_HEAD, strip_rows(trace), live_figure(itl_strip(trace))
 )
 
 # %% name="strip_chunked" covers=["C6"]
-picture(
-    itl_strip(real["chunked 128"]),
-    "Chunked: gaps, real",
-    STRIP_HEAD,
-    strip_rows(real["chunked 128"]),
-)
+trace = real["chunked 128"]
+shown_table("Chunked: gaps, real", STRIP_HEAD, strip_rows(trace), live_figure(itl_strip(trace)))
 
 # %% [markdown] name="gantt_intro"
 # And the steps behind the longest gap. Height is tokens in the step, width is its time.
 
 # %% name="gantt_whole" covers=["C5"]
 near = around_longest_gap(real["whole prompts"])
-picture(step_gantt(near), "Whole prompts: steps, real", GANTT_HEAD, gantt_rows(near))
+figure = live_figure(step_gantt(near))
+shown_table("Whole prompts: steps, real", GANTT_HEAD, gantt_rows(near), figure)
 
 # %% name="gantt_chunked" covers=["C6"]
 near = around_longest_gap(real["chunked 128"])
-picture(step_gantt(near, 128), "Chunked: steps, real", GANTT_HEAD, gantt_rows(near))
+figure = live_figure(step_gantt(near, 128))
+shown_table("Chunked: steps, real", GANTT_HEAD, gantt_rows(near), figure)
 
 # %% [markdown] name="explain" covers=["C5", "C6"]
 # ## Explain
@@ -204,7 +190,7 @@ print("a step begins at", ", ".join(f"{ms:g}" for ms in starts), "ms")
 by_turns = alternating([*starts, b6["next_decode"] + b6["chunk_start"]], decodes=64, chunk=512)
 figure = step_gantt(by_turns)
 figure.update_layout(title_text="By turns · illustrative")
-picture(figure, "By turns, illustrative", GANTT_HEAD, gantt_rows(by_turns))
+shown_table("By turns, illustrative", GANTT_HEAD, gantt_rows(by_turns), live_figure(figure))
 
 # %% [markdown] name="mixed_intro" covers=["B6", "A6"]
 # The chunked scheduler of this lab puts both in *one* step, from one budget. If a mixed step takes as long
@@ -215,7 +201,7 @@ step = b6["decode_start"] - b6["chunk_start"] / 2
 together = mixed([0, step, 2 * step], decodes=64, chunk=512)
 figure = step_gantt(together, 576)
 figure.update_layout(title_text="Mixed · illustrative")
-picture(figure, "Mixed, illustrative", GANTT_HEAD, gantt_rows(together))
+shown_table("Mixed, illustrative", GANTT_HEAD, gantt_rows(together), live_figure(figure))
 
 # %% name="sheet_trace" covers=["B6", "C6"]
 WorksheetPanel("b6", "c6")

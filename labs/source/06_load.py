@@ -36,7 +36,7 @@ from llmlab.viz.figures.load_sweep import (
 )
 from llmlab.viz.notebook import loading_bar
 from llmlab.viz.panels import LoadPanel, WorksheetPanel
-from llmlab.viz.show import Shown, live_figure, table_html, table_text
+from llmlab.viz.show import live_figure, shown_table
 
 with loading_bar("SmolLM2-135M") as progress:
     model = load_model(pick("smollm2-135m", "tiny"), progress=progress)
@@ -67,12 +67,8 @@ with loading_bar("closed loops", "Running") as progress:
         engine = Engine(model, config=EngineConfig(max_num_batched_tokens=256, max_model_len=64))
         real.append(loaded(run_workload(engine, parse_workload(closed_loop(users))), users))
     progress(len(counts), len(counts), "done")
-rows = sweep_rows(real)
-Shown(
-    live_figure(load_sweep(real)),
-    lambda: table_html("Closed loops, measured here", SWEEP_HEAD, rows),
-    lambda: table_text("Closed loops, measured here", SWEEP_HEAD, rows),
-)
+figure = live_figure(load_sweep(real))
+shown_table("Closed loops, measured here", SWEEP_HEAD, sweep_rows(real), figure)
 
 # %% [markdown] name="look"
 # ## Look
@@ -172,12 +168,8 @@ full = LoadPanel(
 )
 full.prompt.box.value = 4096
 full_runs = full.sweep()
-kv_rows = sweep_rows(full_runs)
-Shown(
-    live_figure(load_sweep(full_runs)),
-    lambda: table_html("Long prompts on 40 GB (simulated)", SWEEP_HEAD, kv_rows),
-    lambda: table_text("Long prompts on 40 GB (simulated)", SWEEP_HEAD, kv_rows),
-)
+figure = live_figure(load_sweep(full_runs))
+shown_table("Long prompts on 40 GB (simulated)", SWEEP_HEAD, sweep_rows(full_runs), figure)
 
 # %% name="c4_panel" covers=["C4"]
 capacity = WorksheetPanel("c4")

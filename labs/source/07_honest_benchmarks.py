@@ -31,7 +31,7 @@ from llmlab.sim.simulate import simulate
 from llmlab.trace import RequestRecord, TokenEvent, Trace
 from llmlab.viz.exercise import attempt, print_prompt, print_question
 from llmlab.viz.panels import WorksheetPanel
-from llmlab.viz.show import Shown, table_html, table_text
+from llmlab.viz.show import shown_table
 
 CHAT = {"name": "chat", "prompt_tokens": 256, "output_tokens": 128}
 DOCUMENT = {"name": "document", "prompt_tokens": 8192, "output_tokens": 64}
@@ -50,19 +50,12 @@ def serve(workload, max_num_batched_tokens=1024, max_model_len=8448):
     return simulate(workload, "llama-3.1-8b", "h100-sxm", **knobs)
 
 
-def table(caption, head, rows):
-    """A table on a page and in a terminal."""
-    return Shown(
-        None, lambda: table_html(caption, head, rows), lambda: table_text(caption, head, rows)
-    )
-
-
 def books(*traces, names=("A", "B")):
     """Where did every request go?"""
     kinds = ("submitted", "rejected", "admitted", "completed", "cancelled")
     counts = [summarize(trace).all.counts for trace in traces]
     rows = [[kind, *(str(getattr(of_one, kind)) for of_one in counts)] for kind in kinds]
-    return table("The books (simulated)", ["requests", *names], rows)
+    return shown_table("The books (simulated)", ["requests", *names], rows)
 
 
 def verdict(a, b, limits=None):
@@ -335,7 +328,7 @@ for name, trace in (("direct", direct), ("proxied", proxied)):
     figures = summarize(trace).all
     parts = (figures["event_gaps"].p50, figures["itl"].p50, figures["tpot"].p50)
     rows.append([name, *(f"{value:.0f} ms" for value in parts)])
-table("Gaps (simulated)", ["stream", "event gap p50", "ITL p50", "TPOT"], rows)
+shown_table("Gaps (simulated)", ["stream", "event gap p50", "ITL p50", "TPOT"], rows)
 
 # %% [markdown] name="case5_explain" covers=["B1", "C10"]
 # Frames with one stamp are one arrival. After a gap $d$ it brings $k$ tokens: the **event gap** is $d$, what
@@ -408,7 +401,7 @@ for name, trace in (("A", a6), ("B", b6)):
 # %% name="case6_verdict" covers=["B3"]
 verdict(a6, b6, mix.limits)
 compared = compare(a6, b6, mix.limits, names=("A", "B"))
-table(
+shown_table(
     "Per class (simulated)",
     ["figure", "A", "B", "change", "limit"],
     list(map(list, compared.rows())),

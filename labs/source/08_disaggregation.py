@@ -32,7 +32,6 @@ from llmlab.labs.moving import (
     moved_table,
     prefill_windows,
     share_of,
-    shown_table,
 )
 from llmlab.labs.moving import warranted as library_warranted
 from llmlab.labs.pace import pick
@@ -49,7 +48,7 @@ from llmlab.viz.figures.attainment import served
 from llmlab.viz.figures.kv_transfer import TRANSFER_HEAD, kv_transfer, transfer_rows
 from llmlab.viz.notebook import loading_bar
 from llmlab.viz.panels import PoolsPanel, QuizPanel, WorksheetPanel
-from llmlab.viz.show import Shown, live_figure, table_html, table_text
+from llmlab.viz.show import live_figure, shown_table
 
 # %% [markdown] name="formula" covers=["C7"]
 # ## The formula
@@ -158,11 +157,8 @@ assert set(pair.leaked_blocks.values()) == {0}
 
 # %% name="gantt" covers=["C7"]
 longest = max(pair.requests, key=lambda request: request.moved_tokens)
-Shown(
-    live_figure(kv_transfer(longest)),
-    lambda: table_html("The longest prompt, measured", TRANSFER_HEAD, transfer_rows(longest)),
-    lambda: table_text("The longest prompt, measured", TRANSFER_HEAD, transfer_rows(longest)),
-)
+figure = live_figure(kv_transfer(longest))
+shown_table("The longest prompt, measured", TRANSFER_HEAD, transfer_rows(longest), figure)
 
 # %% [markdown] name="overlap_text" covers=["C7"]
 # Now the same, but with every layer sent only *after* the forward pass:

@@ -42,7 +42,7 @@ from llmlab.viz.figures.runs_compared import RUNS_HEAD, Run, runs_compared, runs
 from llmlab.viz.figures.ttft_parts import PARTS_HEAD, parts_figure, parts_rows, ttft_parts
 from llmlab.viz.notebook import loading_bar
 from llmlab.viz.panels import WorksheetPanel
-from llmlab.viz.show import Shown, live_figure, table_html, table_text
+from llmlab.viz.show import Shown, live_figure, number, shown_table
 
 BASE_URL = None  # your own: "https://HOST", without /v1
 MODEL = None  # and the name of its model
@@ -87,10 +87,6 @@ def load(users: int, requests: int, *classes: tuple[str, int, int], seed: int | 
     )
 
 
-def number(value: float | None, digits: int = 1) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
-
-
 def median(values) -> float | None:
     known = sorted(value for value in values if value is not None)
     return known[len(known) // 2] if known else None
@@ -120,12 +116,7 @@ def class_rows(trace) -> list[list[str]]:
 
 measure(api, load(1, 1, ("warm-up", CHAT, 4)))
 mixed = measure(api, load(2, pick(12, 6), ("chat", CHAT, ANSWER), ("document", DOCUMENT, ANSWER)))
-rows = class_rows(mixed)
-Shown(
-    None,
-    lambda: table_html("By class, two users, measured here", CLASS_HEAD, rows),
-    lambda: table_text("By class, two users, measured here", CLASS_HEAD, rows),
-)
+shown_table("By class, two users, measured here", CLASS_HEAD, class_rows(mixed))
 
 # %% [markdown] name="look" covers=["C8"]
 # ## Look
@@ -182,12 +173,7 @@ def parts_of(trace) -> list:
 
 
 def show_parts(parts: list, caption: str) -> Shown:
-    lines = parts_rows(parts)
-    return Shown(
-        live_figure(parts_figure(parts)),
-        lambda: table_html(caption, PARTS_HEAD, lines),
-        lambda: table_text(caption, PARTS_HEAD, lines),
-    )
+    return shown_table(caption, PARTS_HEAD, parts_rows(parts), live_figure(parts_figure(parts)))
 
 
 parts = parts_of(mixed)
@@ -302,11 +288,7 @@ with loading_bar("trials", "Running") as progress:
         )
 figure = runs_compared()
 update_runs(figure, runs)
-Shown(
-    live_figure(figure),
-    lambda: table_html("One length at a time, measured here", RUNS_HEAD, runs_rows(runs)),
-    lambda: table_text("One length at a time, measured here", RUNS_HEAD, runs_rows(runs)),
-)
+shown_table("One length at a time, measured here", RUNS_HEAD, runs_rows(runs), live_figure(figure))
 
 # %% [markdown] name="shorten_look" covers=["C8"]
 # Compare run 2 with 1, then 3 with 1. The shorter document should move the time until the first token, the
@@ -364,11 +346,7 @@ for (name, trace), charge in zip(traces.items(), charges, strict=True):
     ttft = summarize(trace).all["ttft"].p50
     each = 1000 * charge / len(trace.requests)
     bill_rows.append([name, *map(str, counts), number(ttft), f"${each:.3f}"])
-Shown(
-    None,
-    lambda: table_html("Token charge at made-up example prices", BILL_HEAD, bill_rows),
-    lambda: table_text("Token charge at made-up example prices", BILL_HEAD, bill_rows),
-)
+shown_table("Token charge at made-up example prices", BILL_HEAD, bill_rows)
 
 # %% name="bill_proof" tags=["solution-only"]
 for trace, charge in zip(traces.values(), charges, strict=True):

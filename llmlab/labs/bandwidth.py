@@ -19,7 +19,9 @@ import torch
 from llmlab.engine.attention import Attention
 from llmlab.engine.batch import Batch, make_batch
 from llmlab.perf.machine import Measured, cpu_name
+from llmlab.viz.figures.achieved_rate import achieved_rate
 from llmlab.viz.live import Progress
+from llmlab.viz.show import Shown, live_figure, shown_table
 
 PAGE = 16
 
@@ -190,17 +192,10 @@ def rate_rows(found: Iterable[Achieved], copy: float) -> list[list[str]]:
     ]
 
 
-def show_rates(found: list[Achieved], copy: float, where: str) -> Any:
+def show_rates(found: list[Achieved], copy: float, where: str) -> Shown:
     """Bars under the copy rate, and the table."""
-    from llmlab.viz.figures.achieved_rate import achieved_rate
-    from llmlab.viz.show import Shown, live_figure, table_html, table_text
-
     caption = f"Measured on {where}, which copies {copy / 1e9:.1f} GB/s"
-    rows = rate_rows(found, copy)
     sizes = [f"batch {a.batch}<br>{a.context:,} tokens" for a in found]
     bars = [(a.name, size, a.rate / 1e9) for a, size in zip(found, sizes, strict=True)]
-    return Shown(
-        live_figure(achieved_rate(bars, copy / 1e9, f"Decode attention, measured on {where}")),
-        lambda: table_html(caption, RATE_HEAD, rows),
-        lambda: table_text(caption, RATE_HEAD, rows),
-    )
+    figure = achieved_rate(bars, copy / 1e9, f"Decode attention, measured on {where}")
+    return shown_table(caption, RATE_HEAD, rate_rows(found, copy), live_figure(figure))

@@ -8,11 +8,10 @@ from typing import NamedTuple
 from llmlab.config import EngineConfig
 from llmlab.engine import Engine
 from llmlab.engine.model import Model
-from llmlab.labs.moving import shown_table
 from llmlab.measure.per_request import request_metrics
 from llmlab.sched import SamplingParams
 from llmlab.trace import Trace
-from llmlab.viz.show import Shown
+from llmlab.viz.show import Shown, number, shown_table
 
 CHAT = "chat"
 
@@ -34,12 +33,14 @@ def serve(
     max_num_seqs: int = 8,
 ) -> Trace:
     """Serve a chat (request "chat") and its guests ("guest 1" ...); whole prompts in one step."""
-    longest = max([(prompt_tokens + output_tokens), *(g[1] + g[2] for g in guests)])
+    longest = max(
+        prompt_tokens + output_tokens, *(g.prompt_tokens + g.output_tokens for g in guests)
+    )
     config = EngineConfig(
         max_num_batched_tokens=max(512, longest), max_num_seqs=max_num_seqs, max_model_len=longest
     )
     engine = Engine(model, config)
-    waiting = [(f"guest {number}", guest) for number, guest in enumerate(guests, 1)]
+    waiting = [(f"guest {i}", guest) for i, guest in enumerate(guests, 1)]
     _add(engine, CHAT, prompt_tokens, output_tokens)
     told = 0  # tokens of the chat
     while waiting or engine.has_work:
@@ -81,8 +82,8 @@ def show_company(traces: Mapping[str, Trace]) -> Shown:
     rows = []
     for label, trace in traces.items():
         m = request_metrics(trace.requests[CHAT])
-        figures = [m.ttft, m.tpot, max(m.itl or [0.0]), output_rate(trace)]
-        rows.append([label, *("–" if x is None else f"{x:.1f}" for x in figures)])
+        figures = [m.ttft, m.tpot, max(m.itl) if m.itl else None, output_rate(trace)]
+        rows.append([label, *map(number, figures)])
     return shown_table("Four numbers of one chat, measured", NUMBERS_HEAD, rows)
 
 
@@ -94,7 +95,7 @@ def show_clock(trace: Trace) -> Shown:
     rows = []
     for name, record in trace.requests.items():
         m = request_metrics(record)
-        before = [f"{x or 0.0:.1f}" for x in (m.preprocessing, m.queue, m.prefill, m.ttft)]
-        tpot, e2e = f"{m.tpot or 0.0:.2f}", f"{m.e2e or 0.0:.1f}"
-        rows.append([name, *before, str((m.n or 1) - 1), tpot, e2e])
+        before = map(number, (m.preprocessing, m.queue, m.prefill, m.ttft))
+        gaps = str((m.n or 1) - 1)
+        rows.append([name, *before, gaps, number(m.tpot, 2), number(m.e2e)])
     return shown_table("Where each request's time went, ms, measured", PARTS_HEAD, rows)

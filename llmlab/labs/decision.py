@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from html import escape
 from typing import Any
 
 from llmlab.check.library import find_question
@@ -24,19 +25,12 @@ class Written(Shown):
         rows = [[c.id, c.text, f"{float(c.points):g}"] for c in commitment.rubric]
         caption = f"Your text is kept ({commitment.sha256[:6]}). Now score it by its rubric."
         self.commitment = commitment
+        good = f"<p><b>One good answer:</b> {escape(sample)}</p>"
         super().__init__(
             None,
-            lambda: table_html(caption, HEAD, rows),
+            lambda: table_html(caption, HEAD, rows) + good,
             lambda: table_text(caption, HEAD, rows) + f"\n\nOne good answer: {sample}",
         )
-        self._sample = sample
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        from html import escape
-
-        bundle = super()._repr_mimebundle_(**kwargs)
-        bundle["text/html"] += f"<p><b>One good answer:</b> {escape(self._sample)}</p>"
-        return bundle
 
 
 def _question(question_id: str) -> ProseQuestion:

@@ -16,10 +16,9 @@ from llmlab.engine.batch import make_batch
 from llmlab.engine.model import Model
 from llmlab.engine.runner import Runner
 from llmlab.labs.code_check import Try, check_code
-from llmlab.labs.moving import shown_table
 from llmlab.perf.cost import CostModel, trace_shapes
 from llmlab.trace import Trace
-from llmlab.viz.show import Shown
+from llmlab.viz.show import Shown, shown_table
 
 EXERCISE = "C2.handoff"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from llmlab.viz.show import shown_table
+
 
 @dataclass(frozen=True)
 class Access:
@@ -59,11 +61,6 @@ class Seen:
         ]
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        from llmlab.viz.show import table_html, table_text
-
         caption = f"{self.programs} programs, in the order in which the interpreter ran them"
-        head, rows = ["program", "does", "elements", "lanes"], self.rows()
-        return {
-            "text/plain": table_text(caption, head, rows),
-            "text/html": table_html(caption, head, rows),
-        }
+        shown = shown_table(caption, ["program", "does", "elements", "lanes"], self.rows())
+        return shown._repr_mimebundle_()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from llmlab.perf.hardware import Hardware
 from llmlab.trace import Trace
-from llmlab.viz.show import Shown, table_html, table_text
+from llmlab.viz.show import Shown, number, shown_table
 
 if TYPE_CHECKING:
     from llmlab.engine.pair.result import PairResult
@@ -26,13 +26,6 @@ MOVED_HEAD = [
 WHERE = {"remote": "elsewhere", "local": "here", "retried": "here, after a fault"}
 
 
-def shown_table(caption: str, head: list[str], rows: list[list[str]]) -> Shown:
-    """A table as HTML and as text."""
-    return Shown(
-        None, lambda: table_html(caption, head, rows), lambda: table_text(caption, head, rows)
-    )
-
-
 def moved_table(result: PairResult, formula: Callable[[int], float]) -> Shown:
     """Each request of a real run; formula(tokens) says how many bytes that many tokens keep."""
     rows = []
@@ -46,15 +39,11 @@ def moved_table(result: PairResult, formula: Callable[[int], float]) -> Shown:
                 f"{request.bytes:,}",
                 f"{says:,}",
                 f"{request.bytes - says:,}",
-                _ms(request.transfer_ms),
-                _ms(request.visible_ms),
+                number(request.transfer_ms),
+                number(request.visible_ms),
             ]
         )
     return shown_table("Moved between two processes, measured", MOVED_HEAD, rows)
-
-
-def _ms(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.1f}"
 
 
 def decode_step_ms(

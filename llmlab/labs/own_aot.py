@@ -22,6 +22,7 @@ from typing import Any
 from llmlab.kernels.aot import Row
 from llmlab.labs.own_kernels import unanswered
 from llmlab.labs.own_triton import available
+from llmlab.viz.show import Shown, shown_table
 
 HEADER = "import triton\nimport triton.language as tl\n\n"
 
@@ -100,10 +101,8 @@ COMPILED_HEAD = [
 ]
 
 
-def show_compiled(rows: Sequence[Row]) -> Any:
+def show_compiled(rows: Sequence[Row]) -> Shown:
     """The rows as a table."""
-    from llmlab.viz.show import Shown, table_html, table_text
-
     cells = [
         [
             row.kernel,
@@ -118,8 +117,4 @@ def show_compiled(rows: Sequence[Row]) -> Any:
         for row in rows
     ]
     caption = "Compiled, not run" if rows else "Nothing was compiled"
-    return Shown(
-        None,
-        lambda: table_html(caption, COMPILED_HEAD, cells),
-        lambda: table_text(caption, COMPILED_HEAD, cells),
-    )
+    return shown_table(caption, COMPILED_HEAD, cells)

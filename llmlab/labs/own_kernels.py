@@ -30,6 +30,7 @@ from llmlab.labs.decode_cases import make_case
 from llmlab.labs.kernel_loads import Seen
 from llmlab.labs.own_attention import attention_from
 from llmlab.labs.own_triton import NO_TRITON, available, on_gpu, watching
+from llmlab.viz.show import Shown, shown_table
 
 BLOCK_N = 32  # keys a tile, where nobody says otherwise
 
@@ -198,19 +199,12 @@ def count_loads(
 LOADS_HEAD = ["kernel", "programs", "K and V loaded", "distinct", "asked for"]
 
 
-def show_loads(loads: Mapping[str, Seen | None]) -> Any:
+def show_loads(loads: Mapping[str, Seen | None]) -> Shown:
     """A row a kernel: programs, bytes of K and V loaded and distinct, and their ratio."""
-    from llmlab.viz.show import Shown, table_html, table_text
-
     rows = []
     for name, seen in loads.items():
         if seen is not None and seen.programs:
             loaded, once = seen.loaded("k_cache", "v_cache"), seen.distinct("k_cache", "v_cache")
             ratio = f"{loaded / once:.2f} times"
             rows.append([name, str(seen.programs), f"{loaded:,} B", f"{once:,} B", ratio])
-    caption = "Counted in the interpreter" if rows else NO_TRITON
-    return Shown(
-        None,
-        lambda: table_html(caption, LOADS_HEAD, rows),
-        lambda: table_text(caption, LOADS_HEAD, rows),
-    )
+    return shown_table("Counted in the interpreter" if rows else NO_TRITON, LOADS_HEAD, rows)

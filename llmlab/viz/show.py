@@ -123,6 +123,23 @@ def table_text(caption: str, head: list[str], rows: list[list[str]]) -> str:
     return "\n".join([caption, *lines])
 
 
+def shown_table(
+    caption: str,
+    head: list[str],
+    rows: list[list[str]],
+    widget: Any | None = None,
+    figure: Any | None = None,
+) -> Shown:
+    """A table as HTML and as text; with a widget or a figure, what `Shown` makes of both."""
+    table = (caption, head, rows)
+    return Shown(widget, lambda: table_html(*table), lambda: table_text(*table), figure)
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    """A cell of a table. What is undefined is a dash there, never 0."""
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
 def live_figure(figure: Any) -> Any:
     """A FigureWidget that fills its box, or the figure as it is where anywidget is missing."""
     try:

@@ -10,6 +10,7 @@ from llmlab.measure.limits import Limits
 from llmlab.measure.per_request import request_metrics
 from llmlab.measure.stats import percentile
 from llmlab.trace import Trace
+from llmlab.viz.show import Shown, number, shown_table
 
 CHAT_TTFT, CHAT_GAP, DOCUMENT_TTFT = "chat TTFT p95", "chat gap p95", "document TTFT p95"
 FIGURES = (CHAT_TTFT, CHAT_GAP, DOCUMENT_TTFT)
@@ -95,7 +96,7 @@ def verdict_rows(trials: Sequence[Trial], limits: Mapping[str, float]) -> list[l
             verdict = f"{UNKNOWN} only {len(measured)} of {len(limits)} measured"
         else:
             verdict = f"{HOLDS} passes all {len(limits)}"
-        rate = "–" if trial.rate is None else f"{trial.rate:,.0f}"
+        rate = number(trial.rate, 0)
         rows.append([trial.name, verdict, *cells, _cell(trial.gap_p99, False, False), rate])
     return rows
 
@@ -107,14 +108,9 @@ def _cell(value: float | None, limited: bool, over: bool) -> str:
     return f"{text} {f'{MISSES} over' if over else f'{HOLDS} holds'}" if limited else text
 
 
-def show_verdicts(trials: Sequence[Trial], limits: Mapping[str, float], caption: str) -> object:
+def show_verdicts(trials: Sequence[Trial], limits: Mapping[str, float], caption: str) -> Shown:
     """The trials as a table that shows itself."""
-    from llmlab.viz.show import Shown, table_html, table_text
-
-    head, rows = verdict_head(limits), verdict_rows(trials, limits)
-    return Shown(
-        None, lambda: table_html(caption, head, rows), lambda: table_text(caption, head, rows)
-    )
+    return shown_table(caption, verdict_head(limits), verdict_rows(trials, limits))
 
 
 def around_longest_gap(trace: Trace, class_name: str = "chat", span_ms: float = 2000.0) -> Trace:

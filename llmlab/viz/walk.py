@@ -15,8 +15,9 @@ from llmlab.perf.cost import CostModel, StepShape, trace_shapes
 from llmlab.perf.hardware import Hardware
 from llmlab.perf.roofline import Utilization, utilization
 from llmlab.viz.drive import drive, roomy
-from llmlab.viz.figures.roofline import Point
+from llmlab.viz.figures.roofline import Point, roofline
 from llmlab.viz.live import Progress
+from llmlab.viz.show import Shown, live_figure, shown_table
 
 if TYPE_CHECKING:
     from llmlab.trace import StepRecord
@@ -158,16 +159,8 @@ def walk_rows(points: Iterable[Measured]) -> list[list[str]]:
     ]
 
 
-def show_walk(points: list[Measured], ceilings: Hardware, dtype: str) -> Any:
+def show_walk(points: list[Measured], ceilings: Hardware, dtype: str) -> Shown:
     """The points under the measured roof, with their table."""
-    from llmlab.viz.figures.roofline import roofline
-    from llmlab.viz.show import Shown, live_figure, table_html, table_text
-
     caption = f"Measured on {ceilings.title}; shares of its measured ceilings"
-    rows = walk_rows(points)
     figure = roofline(ceilings, dtype, [m.point for m in points], simulated=False)
-    return Shown(
-        live_figure(figure),
-        lambda: table_html(caption, WALK_HEAD, rows),
-        lambda: table_text(caption, WALK_HEAD, rows),
-    )
+    return shown_table(caption, WALK_HEAD, walk_rows(points), live_figure(figure))

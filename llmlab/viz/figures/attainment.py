@@ -16,6 +16,7 @@ from llmlab.measure.per_request import RequestMetrics, request_metrics
 from llmlab.measure.stats import percentile
 from llmlab.trace import Trace
 from llmlab.viz.palette import DECODE, GRID, PREFILL, QUIET, layout
+from llmlab.viz.show import number
 
 TARGET = 0.9  # share of requests, as in the paper
 COLOCATED = "colocated"
@@ -156,10 +157,6 @@ def attainment_rows(
     colocated: Sequence[Served], apart: Sequence[Served], limits: Limits
 ) -> list[list[str]]:
     """The figure as a table; the last column is the median visible part of a transfer."""
-
-    def number(value: float | None, digits: int) -> str:
-        return "–" if value is None else f"{value:,.{digits}f}"
-
     rows = []
     for one, other in zip(colocated, apart, strict=True):
         row = [f"{one.rate:g}"]
@@ -193,8 +190,8 @@ def verdict(
     }[meets[0], meets[1]]
     most = [carried(runs, limits) for runs in (colocated, apart)]
     up_to = [
-        f"{name} at no rate tried" if rate is None else f"{name} up to {rate:g}"
-        for name, rate in zip(names, most, strict=True)
+        f"{name} at no rate tried" if top is None else f"{name} up to {top:g}"
+        for name, top in zip(names, most, strict=True)
     ]
     return (
         f"Simulated. At {rate:g} {RATE} {said}. "

@@ -13,6 +13,7 @@ from typing import Any
 from llmlab.sched.base import BaseScheduler
 from llmlab.sched.request import Request
 from llmlab.viz.palette import DECODE, PREFILL, QUEUE, QUIET, READY, layout
+from llmlab.viz.show import Shown, live_figure, table_html, table_text
 
 COLOURS = (PREFILL, DECODE, READY, QUEUE)
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -258,10 +259,8 @@ def text_map(shot: Snapshot) -> str:
     return "\n".join(lines)
 
 
-def show_blocks(scheduler: BaseScheduler) -> Any:
+def show_blocks(scheduler: BaseScheduler) -> Shown:
     """The pool as it is now, of any scheduler, a running engine's too."""
-    from llmlab.viz.show import Shown, live_figure, table_html, table_text
-
     shot = snapshot(scheduler)
     caption, rows = block_summary(shot), block_rows(shot)
     return Shown(

@@ -9,6 +9,7 @@ from typing import Any
 from llmlab.measure.metrics import summarize
 from llmlab.trace import Trace
 from llmlab.viz.palette import DECODE, GRID, PREFILL, QUIET, READY, layout
+from llmlab.viz.show import number
 
 
 @dataclass(frozen=True)
@@ -106,10 +107,6 @@ SWEEP_HEAD = [
 
 def sweep_rows(runs: Sequence[Loaded]) -> list[list[str]]:
     """The figure as a table."""
-
-    def number(value: float | None, digits: int) -> str:
-        return "–" if value is None else f"{value:,.{digits}f}"
-
     return [
         [
             str(r.users),

@@ -8,6 +8,7 @@ from typing import Any
 
 from llmlab.viz.palette import DECODE, PREFILL, QUIET, layout, whence
 from llmlab.viz.race import Lap
+from llmlab.viz.show import Shown, live_figure, number, shown_table
 
 MOST_BARS = 500
 LANE_PX, SMALLEST_LANE_PX = 22, 5
@@ -125,8 +126,8 @@ def race_rows(laps: Sequence[Lap]) -> list[list[str]]:
             f"{lap.ms:,.0f}",
             str(len(lap.trace.steps)),
             f"{100 * lap.busy:.0f} %",
-            f"{1e3 * lap.tokens / lap.ms:,.0f}" if lap.ms else "–",
-            "–" if lap.median_e2e is None else f"{lap.median_e2e:,.0f}",
+            number(1e3 * lap.tokens / lap.ms if lap.ms else None, 0),
+            number(lap.median_e2e, 0),
         ]
         for lap in laps
     ]
@@ -145,13 +146,6 @@ def race_summary(laps: Sequence[Lap]) -> str:
     return f"{where}: {fastest.policy} is {ratio:.2f} times as fast as {slowest.policy}."
 
 
-def show_race(laps: Sequence[Lap]) -> Any:
+def show_race(laps: Sequence[Lap]) -> Shown:
     """The laps as a picture with their table."""
-    from llmlab.viz.show import Shown, live_figure, table_html, table_text
-
-    caption, rows = race_summary(laps), race_rows(laps)
-    return Shown(
-        live_figure(race(laps)),
-        lambda: table_html(caption, RACE_HEAD, rows),
-        lambda: table_text(caption, RACE_HEAD, rows),
-    )
+    return shown_table(race_summary(laps), RACE_HEAD, race_rows(laps), live_figure(race(laps)))

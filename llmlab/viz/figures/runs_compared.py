@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmlab.viz.palette import DECODE, PREFILL, layout
+from llmlab.viz.show import number
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def runs_compared() -> Any:
 
 def update_runs(figure: Any, runs: list[Run]) -> None:
     """Redraw in place: one bar a run, newest at the bottom."""
-    labels = [f"{number}: {run.label}" for number, run in enumerate(runs, 1)]
+    labels = [f"{place}: {run.label}" for place, run in enumerate(runs, 1)]
     longest = max((run.e2e for run in runs), default=0.0)
     for bar, widths in zip(
         figure.data,
@@ -79,14 +80,14 @@ def runs_rows(runs: list[Run]) -> list[list[str]]:
     """The figure as a table."""
     return [
         [
-            str(number),
+            str(place),
             str(run.prompt_tokens),
             str(run.output_tokens),
             f"{run.ttft:.0f}",
-            "-" if run.tpot is None else f"{run.tpot:.1f}",
+            number(run.tpot),
             f"{run.e2e:.0f}",
         ]
-        for number, run in enumerate(runs, 1)
+        for place, run in enumerate(runs, 1)
     ]
 
 

@@ -15,7 +15,7 @@ from llmlab.viz.figures.itl_strip import STRIP_HEAD, itl_strip, strip_rows, upda
 from llmlab.viz.figures.step_gantt import step_gantt, update_gantt
 from llmlab.viz.panels.controls import Knob, guarded
 from llmlab.viz.panels.two_clocks import TwoClocks
-from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
+from llmlab.viz.show import boxed, live_figure, shown_table, table_html
 from llmlab.viz.trials import (
     CHAT_GAP,
     DOCUMENT_TTFT,
@@ -223,10 +223,5 @@ class ChunkPanel(TwoClocks):
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         limits = self._limits(self.trace)
         head, rows = verdict_head(limits), verdict_rows(self.trials, limits)
-        caption = self.sentence(self.trials[-1])
-        return Shown(
-            self.widget,
-            lambda: table_html(caption, head, rows),
-            lambda: table_text(caption, head, rows),
-            self.strip,
-        )._repr_mimebundle_(**kwargs)
+        shown = shown_table(self.sentence(self.trials[-1]), head, rows, self.widget, self.strip)
+        return shown._repr_mimebundle_(**kwargs)

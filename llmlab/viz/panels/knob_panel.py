@@ -17,7 +17,7 @@ from llmlab.viz.figures.runs_compared import (
 )
 from llmlab.viz.live import LiveRun
 from llmlab.viz.panels.controls import Knob, button, guarded, status_html
-from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
+from llmlab.viz.show import boxed, live_figure, shown_table, table_html
 from llmlab.viz.widgets import toolkit
 
 if TYPE_CHECKING:
@@ -123,10 +123,6 @@ class KnobPanel:
         self._say("error", text)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        rows = runs_rows(self.runs)
-        return Shown(
-            self.widget,
-            lambda: table_html(runs_summary(self.runs), RUNS_HEAD, rows),
-            lambda: table_text(runs_summary(self.runs), RUNS_HEAD, rows),
-            self.figure,
-        )._repr_mimebundle_(**kwargs)
+        said, rows = runs_summary(self.runs), runs_rows(self.runs)
+        shown = shown_table(said, RUNS_HEAD, rows, self.widget, self.figure)
+        return shown._repr_mimebundle_(**kwargs)

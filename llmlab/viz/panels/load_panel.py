@@ -20,7 +20,7 @@ from llmlab.viz.figures.load_sweep import (
 )
 from llmlab.viz.panels.controls import SIMULATED, Knob, guarded, menu_of
 from llmlab.viz.panels.two_clocks import TwoClocks
-from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
+from llmlab.viz.show import boxed, live_figure, shown_table, table_html
 from llmlab.viz.widgets import toolkit
 
 if TYPE_CHECKING:
@@ -188,10 +188,6 @@ class LoadPanel(TwoClocks):
         super()._fail(text)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        rows = sweep_rows(self._runs)
-        return Shown(
-            self.widget,
-            lambda: table_html(self.sentence(), SWEEP_HEAD, rows),
-            lambda: table_text(self.sentence(), SWEEP_HEAD, rows),
-            self.figure,
-        )._repr_mimebundle_(**kwargs)
+        said, rows = self.sentence(), sweep_rows(self._runs)
+        shown = shown_table(said, SWEEP_HEAD, rows, self.widget, self.figure)
+        return shown._repr_mimebundle_(**kwargs)

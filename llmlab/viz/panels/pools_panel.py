@@ -17,7 +17,7 @@ from llmlab.viz.figures.attainment import (
     verdict,
 )
 from llmlab.viz.panels.controls import Knob, guarded, menu_of, status_html
-from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
+from llmlab.viz.show import boxed, live_figure, shown_table, table_html
 from llmlab.viz.widgets import toolkit
 
 BUDGETS = (2048, 512, 256, 128)
@@ -154,9 +154,5 @@ class PoolsPanel:
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         head, rows = attainment_head(self.names), attainment_rows(*self.runs(), self.limits)
-        return Shown(
-            self.widget,
-            lambda: table_html(self.sentence(), head, rows),
-            lambda: table_text(self.sentence(), head, rows),
-            self.figure,
-        )._repr_mimebundle_(**kwargs)
+        shown = shown_table(self.sentence(), head, rows, self.widget, self.figure)
+        return shown._repr_mimebundle_(**kwargs)

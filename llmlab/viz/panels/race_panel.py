@@ -12,7 +12,7 @@ from llmlab.viz.live import painting, taken
 from llmlab.viz.panels.controls import Knob, guarded
 from llmlab.viz.panels.two_clocks import TwoClocks
 from llmlab.viz.race import KINDS, Lap, draw_lengths, race_real, race_simulated
-from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
+from llmlab.viz.show import boxed, live_figure, shown_table, table_html
 from llmlab.viz.widgets import toolkit
 
 if TYPE_CHECKING:
@@ -134,11 +134,9 @@ class RacePanel(TwoClocks):
         return "The same as a table (measured on this machine)"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        laps = list(self.laps)
-        rows, caption = race_rows(laps), f"{race_summary(laps)} {self._caption(laps)}"
-        return Shown(
-            self.widget,
-            lambda: table_html(caption, RACE_HEAD, rows),
-            lambda: table_text(caption, RACE_HEAD, rows),
-            self.figure,
-        )._repr_mimebundle_(**kwargs)
+        rows, caption = (
+            race_rows(self.laps),
+            f"{race_summary(self.laps)} {self._caption(self.laps)}",
+        )
+        shown = shown_table(caption, RACE_HEAD, rows, self.widget, self.figure)
+        return shown._repr_mimebundle_(**kwargs)

@@ -11,7 +11,7 @@ from llmlab.perf.models import models_catalog
 from llmlab.perf.roofline import Utilization, utilization
 from llmlab.viz.figures.roofline import Point, roofline, update_roofline
 from llmlab.viz.panels.controls import Knob, guarded, menu_of, status_html
-from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
+from llmlab.viz.show import boxed, live_figure, shown_table, table_html
 from llmlab.viz.widgets import toolkit
 
 HEAD = ["step", "time (simulated)", "compute", "bandwidth", "FLOP/B", "nearer roof"]
@@ -127,13 +127,9 @@ class RooflinePanel:
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         places = self.places()
-        rows, sentence = [p.row() for p in places], self.sentence(places)
-        return Shown(
-            self.widget,
-            lambda: table_html(sentence, HEAD, rows),
-            lambda: table_text(sentence, HEAD, rows),
-            self.figure,
-        )._repr_mimebundle_(**kwargs)
+        rows = [p.row() for p in places]
+        shown = shown_table(self.sentence(places), HEAD, rows, self.widget, self.figure)
+        return shown._repr_mimebundle_(**kwargs)
 
 
 def _roof(near: str) -> str:

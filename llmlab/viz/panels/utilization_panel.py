@@ -22,7 +22,7 @@ from llmlab.viz.figures.gauges import (
 from llmlab.viz.live import painting, taken
 from llmlab.viz.panels.controls import Knob, guarded
 from llmlab.viz.panels.two_clocks import TwoClocks
-from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
+from llmlab.viz.show import boxed, live_figure, shown_table, table_html
 from llmlab.viz.widgets import toolkit
 
 if TYPE_CHECKING:
@@ -177,9 +177,5 @@ class UtilizationPanel(TwoClocks):
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         rows, caption = gauges_rows(self.phases), f"{self.sentence()} {self.caption()}"
-        return Shown(
-            self.widget,
-            lambda: table_html(caption, GAUGES_HEAD, rows),
-            lambda: table_text(caption, GAUGES_HEAD, rows),
-            self.figure,
-        )._repr_mimebundle_(**kwargs)
+        shown = shown_table(caption, GAUGES_HEAD, rows, self.widget, self.figure)
+        return shown._repr_mimebundle_(**kwargs)
