@@ -33,9 +33,8 @@ def serve(
     max_num_seqs: int = 8,
 ) -> Trace:
     """Serve a chat (request "chat") and its guests ("guest 1" ...); whole prompts in one step."""
-    longest = max(
-        prompt_tokens + output_tokens, *(g.prompt_tokens + g.output_tokens for g in guests)
-    )
+    everyone = [Guest(0, prompt_tokens, output_tokens), *guests]
+    longest = max(one.prompt_tokens + one.output_tokens for one in everyone)
     config = EngineConfig(
         max_num_batched_tokens=max(512, longest), max_num_seqs=max_num_seqs, max_model_len=longest
     )

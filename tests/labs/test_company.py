@@ -48,6 +48,13 @@ def test_a_guest_that_would_come_after_the_chat_s_end_still_comes(model):
     assert output_rate(trace) == pytest.approx(5 / seconds)
 
 
+def test_one_token_alone_has_no_gaps_and_a_dash_for_each(model):
+    trace = serve(model, 1)
+    (row,) = text(show_company({"alone": trace})).splitlines()[2:]
+    assert row.split()[2:4] == ["–", "–"]
+    assert text(show_clock(trace)).splitlines()[-1].split()[5:7] == ["0", "–"]
+
+
 def test_the_curriculum_s_clock():
     assert clock(120, 30, 250, 50, 20) == (400, 1380)
     assert clock(120, 30, 180, 50, 28) == (330, 1702)
