@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -66,8 +66,12 @@ class Endpoint:
     timeout_s: float = 600.0
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(self.base_url)
+            fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # an address or a port that cannot be
+            fits = False
+        if not fits:
             raise ValueError(
                 f"base_url {self.base_url!r}: give http://HOST:PORT or https://HOST, without /v1"
             )
@@ -201,7 +205,7 @@ class LoadClient:
         calls: Iterable[Call],
         limit: asyncio.Semaphore | None,
         start: int,
-    ) -> Any:
+    ) -> AsyncIterator[asyncio.Task[None]]:
         """Start each call at its absolute time, so that the cost of sending never adds up."""
         for call in calls:
             if call.t_sched_ns is not None:

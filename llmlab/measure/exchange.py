@@ -32,14 +32,13 @@ async def exchange(
     record.t_send = client.clock()
     if record.t_sched is None:  # a client of a closed loop means to send when it does
         record.t_sched = record.t_send
+    seconds, why = _patience(client, call)
     try:
-        async with asyncio.timeout(_patience(client, call)):
+        async with asyncio.timeout(seconds):
             await _send(client, http, call, record, answer)
         record.outcome, record.reason = _verdict(answer, client.endpoint.stream)
     except TimeoutError:
-        scripted = call.cancel_after_ns is not None
-        record.outcome = "cancelled"
-        record.reason = "scripted" if scripted else "client_timeout"
+        record.outcome, record.reason = "cancelled", why
     except _Left as left:
         record.outcome, record.reason = "cancelled", str(left)
     except _Refused as refused:
@@ -47,7 +46,7 @@ async def exchange(
     except WIRE_ERRORS as error:
         record.outcome = "failed"
         record.reason = f"connection: {error or type(error).__name__}"
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         record.outcome, record.reason = "failed", f"not understood: {error}"
     except asyncio.CancelledError:
         if record.reason == "run_ended":
@@ -65,11 +64,12 @@ class _Refused(Exception):
         self.outcome: Any = "rejected" if status in AT_THE_DOOR else "failed"
 
 
-def _patience(client: LoadClient, call: Call) -> float:
-    """Seconds from the send until the client leaves: as scripted, or its time-out."""
-    if call.cancel_after_ns is None:
-        return client.endpoint.timeout_s
-    return call.cancel_after_ns / 1e9
+def _patience(client: LoadClient, call: Call) -> tuple[float, str]:
+    """Seconds from the send until the client leaves, and why: as scripted, or its time-out."""
+    waits = [(client.endpoint.timeout_s, "client_timeout")]
+    if call.cancel_after_ns is not None:
+        waits.append((call.cancel_after_ns / 1e9, "scripted"))
+    return min(waits)
 
 
 async def _send(
@@ -100,7 +100,8 @@ async def _send(
         if kind.startswith("text/event-stream"):
             await _read_stream(response, record, answer, call.cancel_after_tokens)
         else:
-            _read_whole(json.loads(await response.aread()), answer)
+            await response.aread()
+            _read_whole(response.text, answer)
 
 
 async def _read_stream(
@@ -118,9 +119,9 @@ async def _read_stream(
             raise _Left("scripted")
 
 
-def _read_whole(body: dict[str, Any], answer: AnswerReader) -> None:
+def _read_whole(body: str, answer: AnswerReader) -> None:
     """An answer in one piece: it has counts and a finish reason, but no token events."""
-    answer.take(json.dumps(body), 0)
+    answer.take(body, 0)
     answer.pieces.clear()
     answer.kinds.clear()
 
@@ -139,7 +140,7 @@ async def _error_text(response: httpx.Response) -> str:
             break
     try:
         return error_message(json.loads(raw))
-    except ValueError:
+    except (ValueError, RecursionError):
         return raw[:200].decode("utf-8", "replace").strip() or "no message"
 
 

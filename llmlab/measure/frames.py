@@ -54,7 +54,7 @@ class AnswerReader:
             return
         try:
             self._take(json.loads(data), t)
-        except (ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             self._fail(f"a frame that is no completion chunk: {error}")
 
     def _fail(self, reason: str) -> None:
@@ -72,15 +72,14 @@ class AnswerReader:
             return
         choice = choices[0]
         channel, text = _text_of(choice)
-        reason = choice.get("finish_reason")
+        reason = _text(choice.get("finish_reason"))
         self.finish_reason = reason or self.finish_reason
         ids, logprobs = choice.get("token_ids"), _count_logprobs(choice.get("logprobs"))
         carries = bool(text) or bool(growth) or bool(ids) or bool(logprobs)
         if carries:
             self.kinds[channel if text else "held_back"] += 1
-            piece = Piece(t, channel, bool(text), growth, None if ids is None else len(ids))
-            piece.logprobs = logprobs
-            self.pieces.append(piece)
+            num_ids = None if ids is None else len(ids)
+            self.pieces.append(Piece(t, channel, bool(text), growth, num_ids, logprobs))
             if channel == "content":
                 self.text.append(text)
         elif reason:
@@ -168,14 +167,21 @@ def _k(piece: Piece, source: str) -> int | None:
 def _text_of(choice: dict[str, Any]) -> tuple[Channel, str]:
     """Channel and text of a choice, chat or completions, streamed or whole."""
     if "text" in choice:
-        return "content", choice["text"] or ""
+        return "content", _text(choice["text"])
     delta = choice.get("delta") or choice.get("message") or {}
     reasoning = delta.get("reasoning_content") or delta.get("reasoning")
     if reasoning:
-        return "reasoning", str(reasoning)
+        return "reasoning", _text(reasoning)
     if delta.get("tool_calls"):
         return "tool", json.dumps(delta["tool_calls"])
-    return "content", delta.get("content") or ""
+    return "content", _text(delta.get("content"))
+
+
+def _text(value: Any) -> str:
+    """A text, "" for null; what is neither makes no frame."""
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{value!r:.60} where a text should be")
+    return value or ""
 
 
 def _count_logprobs(logprobs: dict[str, Any] | None) -> int | None:

@@ -130,13 +130,15 @@ def test_without_any_count_a_named_tokenizer_counts_the_text():
     assert (record.completion_tokens, record.count_source) == (None, None)
 
 
-@pytest.mark.parametrize("count", ["7", -1, 1.5, True, [1], {"a": 1}])
-def test_a_count_that_is_none_is_not_used(count):
-    odd = {"prompt_tokens": count, "completion_tokens": count, "prompt_tokens_details": count}
-    script = stream(frame(token("a")), frame({"choices": [], "usage": odd}), DONE)
-    record, _ = one(script)
-    assert record.outcome == "completed"
-    assert (record.prompt_tokens, record.completion_tokens, record.cached_tokens) == (None, None, 0)
+def test_a_count_that_is_none_is_not_used():
+    for count in ("7", -1, 1.5, True, [1], {"a": 1}):
+        odd = {"prompt_tokens": count, "completion_tokens": count, "prompt_tokens_details": count}
+        reader = AnswerReader()
+        for data in (token("a"), {"choices": [], "usage": odd}):
+            reader.take(json.dumps(data), 1)
+        assert reader.error is None
+        assert (reader.prompt_tokens, reader.completion_tokens) == (None, None)
+        assert reader.cached_tokens == 0
 
 
 def test_frames_of_one_read_are_one_event():
@@ -206,6 +208,10 @@ def test_stamps_follow_the_server_within_two_milliseconds():
         (["cut"], "connection"),
         (stream(frame("{not json"), DONE), "no completion chunk"),
         (stream(frame("[1, 2]"), DONE), "no completion chunk"),
+        (stream(frame("[" * 100_000), DONE), "no completion chunk"),
+        (stream(frame(token(5)), DONE), "no completion chunk"),
+        (stream(frame({"choices": [{"delta": {"content": ["a"]}}]}), DONE), "no completion chunk"),
+        (stream(frame(token("a", finish_reason={"a": 1})), DONE), "no completion chunk"),
     ],
 )
 def test_http_200_is_not_yet_a_success(script, reason):
@@ -267,11 +273,22 @@ def test_a_scripted_leave_after_tokens_or_seconds_is_a_cancel():
     assert 100 * MS <= by_time.t_end - by_time.t_send < 2500 * MS, "before the stream's end"
 
 
-def test_a_client_that_waits_too_long_says_so():
+@pytest.mark.parametrize("leaves", [None, 1800 * MS])
+def test_a_client_that_waits_too_long_says_so(leaves):
+    """Also one that was to leave later still."""
     with stub_server([HEAD, 2.0]) as stub:
-        client = run(stub.url, endpoint=Endpoint(stub.url, "m", timeout_s=0.1))
+        call = Call("r0", "hi", 8, cancel_after_ns=leaves)
+        client = run(stub.url, [call], endpoint=Endpoint(stub.url, "m", timeout_s=0.1))
     record = client.trace.requests["r0"]
     assert (record.outcome, record.reason) == ("cancelled", "client_timeout")
+
+
+def test_an_answer_in_one_piece_that_is_nested_without_end_is_a_failure():
+    body = b"[" * 100_000
+    head = b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n"
+    for status in (b"200 OK", b"500 Oops"):
+        record, _ = one([head % status + body])
+        assert record.outcome == "failed"
 
 
 def test_a_server_killed_in_the_middle_costs_only_what_was_open():
@@ -428,12 +445,11 @@ def test_token_ids_and_messages_go_out_as_given():
     assert stub.requests[1].startswith(b"POST /v1/chat/completions ")
 
 
-@pytest.mark.parametrize(
-    "url", ["127.0.0.1:8000", "ftp://x", "http://", "http://u:p@h", "http://h?k=1"]
-)
-def test_a_base_url_that_cannot_be_right_is_refused(url):
-    with pytest.raises(ValueError, match="base_url"):
-        Endpoint(url, "m")
+def test_a_base_url_that_cannot_be_right_is_refused():
+    more = ("http://h:99999", "http://h:port", "http://h:0", "http://[::1")
+    for url in ("127.0.0.1:8000", "ftp://x", "http://", "http://u:p@h", "http://h?k=1", *more):
+        with pytest.raises(ValueError, match="base_url"):
+            Endpoint(url, "m")
 
 
 def test_base_url_may_end_in_v1():
