@@ -122,11 +122,15 @@ class Random(OpenLoop):
             return np.zeros(n)
         scale = 1.0 / (self.request_rate * self.burstiness)
         times = np.concatenate([[0.0], np.cumsum(rng.gamma(self.burstiness, scale, n - 1))])
-        if stop.num_prompts is not None and times[-1] > 0:
-            scaled: Times = times * ((n - 1) / self.request_rate / times[-1])
-            return scaled
+        if stop.num_prompts is not None:
+            return times * ((n - 1) / self.request_rate / times[-1]) if times[-1] > 0 else times
         while times[-1] < (stop.duration_s or 0.0):
-            more = np.cumsum(rng.gamma(self.burstiness, scale, n))
+            if len(times) > MOST_REQUESTS:
+                raise ValueError(
+                    f"burstiness = {self.burstiness:g}: more than {MOST_REQUESTS:,} requests in "
+                    f"duration_s = {stop.duration_s:g}; give num_prompts"
+                )
+            more = np.cumsum(rng.gamma(self.burstiness, scale, len(times)))
             times = np.concatenate([times, times[-1] + more])
         return times
 

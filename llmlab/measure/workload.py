@@ -6,7 +6,7 @@ that two runs of it can be compared. This module sends nothing; `run.py` and the
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +21,10 @@ from llmlab.measure.limits import Limits
 
 # Each kind of draw has a stream of its own: changing one leaves the others as they were.
 ARRIVALS, ORDER, LENGTHS, CANCELLATIONS, PROMPTS = range(5)
+COUNTED = {  # arrivals that a duration alone does not describe
+    "closed": "a closed loop needs it",
+    "ramp_up": "a ramp goes over that many requests",
+}
 
 
 @dataclass(frozen=True)
@@ -115,18 +119,12 @@ class Workload(Part):
                     f"cancellations[{i}].class_name = {cancellation.class_name!r}: must be one "
                     f"of {', '.join(names)}"
                 )
-        endless = self.stop.num_prompts is None and not isinstance(self.arrivals, Recorded)
-        if isinstance(self.arrivals, Closed) and endless:
-            raise ValueError(
-                "stop.num_prompts: a closed loop needs it (duration_s may end it sooner)"
-            )
-        if isinstance(self.arrivals, RampUp) and endless:
-            raise ValueError(
-                "stop.num_prompts: a ramp goes over that many requests (duration_s may end it "
-                "sooner)"
-            )
-        if endless and self.stop.duration_s is None:
-            raise ValueError("stop: give num_prompts or duration_s, or the run never ends")
+        if self.stop.num_prompts is None and not isinstance(self.arrivals, Recorded):
+            if isinstance(self.arrivals, (Closed, RampUp)):
+                why = COUNTED[self.arrivals.kind]
+                raise ValueError(f"stop.num_prompts: {why} (duration_s may end it sooner)")
+            if self.stop.duration_s is None:
+                raise ValueError("stop: give num_prompts or duration_s, or the run never ends")
         return self
 
     @property
@@ -204,11 +202,11 @@ class Workload(Part):
             ]
             of_class = sum(rule.class_name in (None, p.class_name) for p in planned)
             n = min(len(free), round(rule.share * of_class))
+            after_ns = None if rule.after_s is None else round(rule.after_s * 1e9)
             for index in self._rng(CANCELLATIONS, i).choice(free, n, replace=False) if n else ():
-                change: dict[str, Any] = {"cancel_after_tokens": rule.after_tokens}
-                if rule.after_s is not None:
-                    change = {"cancel_after_ns": round(rule.after_s * 1e9)}
-                planned[int(index)] = PlannedRequest(**asdict(planned[int(index)]) | change)
+                planned[index] = replace(
+                    planned[index], cancel_after_ns=after_ns, cancel_after_tokens=rule.after_tokens
+                )
         return planned
 
 

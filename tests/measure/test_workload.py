@@ -194,6 +194,19 @@ def test_a_duration_ends_the_sending_and_keeps_the_rate():
     assert len(both) == 30
 
 
+def test_one_request_needs_no_draws_for_the_rest_of_the_duration():
+    stop = {"num_prompts": 1, "duration_s": 1e9}
+    planned = workload({"kind": "poisson", "request_rate": 1000}, stop=stop).requests()
+    assert [request.t_sched_ns for request in planned] == [0]
+
+
+def test_gaps_that_never_fill_the_duration_are_refused():
+    """So bursty that every gap comes out as 0."""
+    arrivals = {"kind": "gamma", "request_rate": 1, "burstiness": 1e-300}
+    with pytest.raises(ValueError, match=r"burstiness = 1e-300: more than 1,000,000 requests"):
+        workload(arrivals, n=None, stop={"duration_s": 10}).requests()
+
+
 def test_a_closed_loop_plans_no_send_times():
     planned = workload({"kind": "closed", "concurrency": 4}, n=10).requests()
     assert len(planned) == 10
