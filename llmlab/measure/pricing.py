@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
+from llmlab.measure.per_request import output_tokens
 from llmlab.trace import RequestRecord
 
 MILLION = Decimal(1_000_000)
@@ -87,15 +88,13 @@ def bill(records: Iterable[RequestRecord], prices: Prices) -> Bill:
     """The token charge. Cached prompt tokens are part of the prompt and charged once.
 
     Answers that failed or were cancelled are charged for the tokens they are known to have had;
-    requests refused at the door are not charged.
+    requests refused at the door are not charged. ValueError for a record that cannot be true.
     """
     uncached = cached = output = unbilled = 0
     for record in records:
         if record.outcome in ("rejected", "cancelled_before_send"):
             continue
-        n = record.completion_tokens
-        if n is None and all(event.k is not None for event in record.events):
-            n = sum(event.k or 0 for event in record.events)
+        n = output_tokens(record)
         if record.prompt_tokens is None or n is None:
             unbilled += 1
             continue
