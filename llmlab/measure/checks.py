@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmlab.measure.stats import percentile
+from llmlab.measure.stats import percentile, percentile_name
 from llmlab.measure.summary import Summary
 
 PERCENTILE = 95.0  # of TTFT, TPOT and E2E against their limits; gaps bring their own
@@ -37,29 +37,13 @@ def check_limits(old: Summary, new: Summary) -> list[Check]:
         if name not in old.classes:
             continue
         wanted = (
-            ("TTFT", "ttft", limits.ttft_ms, PERCENTILE),
-            ("gap", "itl", limits.gap_ms, limits.gap_percentile),
+            ("TTFT", "ttft_judged", limits.ttft_ms, PERCENTILE),
+            ("gap", "gaps_judged", limits.gap_ms, limits.gap_percentile),
             ("TPOT", "tpot", limits.tpot_ms, PERCENTILE),
-            ("E2E", "e2e", limits.e2el_ms, PERCENTILE),
+            ("E2E", "e2e_judged", limits.e2el_ms, PERCENTILE),
         )
-        for label, figure, limit, p in wanted:
+        for label, key, limit, p in wanted:
             if limit is not None:
-                values = [_figure(summary, name, figure, p) for summary in (old, new)]
-                checks.append(Check(name, f"{label} p{p:g}", limit, *values))
+                values = [percentile(summary.samples(name, key), p) for summary in (old, new)]
+                checks.append(Check(name, f"{label} {percentile_name(p)}", limit, *values))
     return checks
-
-
-def _figure(summary: Summary, class_name: str, figure: str, p: float) -> float | None:
-    """A percentile over the completed requests of a class, times from the intended send."""
-    samples: list[float] = []
-    for m in summary.requests:
-        if m.class_name != class_name or m.outcome != "completed":
-            continue
-        value = getattr(m, figure)
-        if figure == "itl":
-            samples += m.event_gaps if value is None else value
-        else:
-            scheduled = getattr(m, f"{figure}_from_schedule", None)
-            value = value if scheduled is None else scheduled
-            samples += [] if value is None else [value]
-    return percentile(samples, p)

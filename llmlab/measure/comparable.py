@@ -10,10 +10,20 @@ from typing import Any
 
 import numpy as np
 
+from llmlab.measure import noted
 from llmlab.measure.per_request import output_tokens
 from llmlab.trace import RequestRecord, Trace
 
 ARRIVAL_TOLERANCE_S = 1e-3
+SETTINGS = (  # in a trace's meta, beside the engine's config
+    "model",
+    "hardware",
+    "tensor_parallel",
+    "precision",
+    "policy",
+    "scheduler",
+    "async_scheduling",
+)
 
 
 def why_not_comparable(a: Trace, b: Trace, length_tolerance: float = 0.02) -> list[str]:
@@ -38,24 +48,12 @@ def why_not_comparable(a: Trace, b: Trace, length_tolerance: float = 0.02) -> li
     return reasons + _arrivals_differ(a, b)
 
 
-def settings_changed(a: dict[str, Any], b: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Settings that differ: what the traces say of model, machine, scheduler and config."""
-    said = [
-        "model",
-        "hardware",
-        "tensor_parallel",
-        "precision",
-        "policy",
-        "scheduler",
-        "async_scheduling",
-    ]
-    flat = [
-        {key: meta.get(key) for key in said}
-        | (meta["config"] if isinstance(meta.get("config"), dict) else {})
-        for meta in (a, b)
-    ]
-    keys = dict.fromkeys([*flat[0], *flat[1]])
-    pairs = ((key, flat[0].get(key), flat[1].get(key)) for key in keys)
+def settings_changed(a: Trace, b: Trace) -> list[tuple[str, Any, Any]]:
+    """(name, a's, b's) of settings that differ: model, machine, scheduler and config."""
+    ours, theirs = (
+        {key: trace.meta.get(key) for key in SETTINGS} | noted.config(trace) for trace in (a, b)
+    )
+    pairs = ((key, ours.get(key), theirs.get(key)) for key in {**ours, **theirs})
     return [(key, old, new) for key, old, new in pairs if old != new]
 
 
@@ -122,13 +120,10 @@ def _completed_differ(
 
 
 def _arrivals_differ(a: Trace, b: Trace) -> list[str]:
-    plans = [_plan(a), _plan(b)]
-    kinds = [plan.get("kind") for plan in plans]
-    if "closed" in kinds:
+    ours, theirs = noted.arrivals(a), noted.arrivals(b)
+    if "closed" in (ours.get("kind"), theirs.get("kind")):
         # In a closed loop the server sets the send times; what is fixed is the number of clients.
-        return (
-            [] if plans[0] == plans[1] else [f"arrivals: {_say(plans[0])} against {_say(plans[1])}"]
-        )
+        return [] if ours == theirs else [f"arrivals: {_say(ours)} against {_say(theirs)}"]
     left, right = _schedule(a), _schedule(b)
     if None in left or None in right:
         return ["arrivals: not every request has a send time"]
@@ -138,13 +133,6 @@ def _arrivals_differ(a: Trace, b: Trace) -> list[str]:
     if apart.size and apart.max() > ARRIVAL_TOLERANCE_S:
         return [f"arrivals: intended send times differ by up to {apart.max():.3g} s"]
     return []
-
-
-def _plan(trace: Trace) -> dict[str, Any]:
-    """The arrival process the sender noted in the trace; {} if it left none."""
-    workload = trace.meta.get("workload")
-    arrivals = workload.get("arrivals") if isinstance(workload, dict) else None
-    return arrivals if isinstance(arrivals, dict) else {}
 
 
 def _say(plan: dict[str, Any]) -> str:

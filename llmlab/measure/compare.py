@@ -13,9 +13,8 @@ from llmlab.measure.checks import Check, check_limits
 from llmlab.measure.comparable import settings_changed, why_not_comparable
 from llmlab.measure.limits import Limits
 from llmlab.measure.metrics import summarize
-from llmlab.measure.stats import Stat
 from llmlab.measure.summary import Group, Summary
-from llmlab.measure.tables import show
+from llmlab.measure.tables import UNDEFINED, show
 from llmlab.trace import Trace
 
 STANDS_STILL = 0.5  # percent: less than that is no gain
@@ -70,7 +69,7 @@ class Comparison:
             table.append(_row(label, old_rate, new_rate, None))
         memory = (self.baseline.max_resident_kv_tokens, self.trial.max_resident_kv_tokens)
         table.append(_row("Most KV resident, tokens", *memory, None))
-        return [row for row in table if (row[1], row[2]) != ("–", "–")]
+        return [row for row in table if (row[1], row[2]) != (UNDEFINED, UNDEFINED)]
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -121,7 +120,7 @@ def compare(
     """
     old, new = (summarize(trace, limits=limits, percentiles=(50, 95, 99)) for trace in (a, b))
     reasons = why_not_comparable(a, b, length_tolerance)
-    changes = settings_changed(a.meta, b.meta)
+    changes = settings_changed(a, b)
     if reasons:
         verdict = "No verdict: the runs did not answer the same question."
         return Comparison(names, old, new, reasons, verdict=verdict, changes=changes)
@@ -157,7 +156,7 @@ def _moved(gain: float | None, goodput_gain: float | None) -> tuple[float | None
 
 def _percent(change: float | None) -> str:
     """+12.2 %, never -0.0 %."""
-    return "–" if change is None else f"{round(change, 1) + 0.0:+.1f} %"
+    return UNDEFINED if change is None else f"{round(change, 1) + 0.0:+.1f} %"
 
 
 def _class_rows(
@@ -169,21 +168,11 @@ def _class_rows(
         if c.class_name == name
     ]
     judged = {c.figure for c in checks if c.class_name == name}
-    for label, figure in (
-        ("TTFT", "ttft_from_schedule"),
-        ("gap", "itl"),
-        ("E2E", "e2e_from_schedule"),
-    ):
+    for label, figure in (("TTFT", "ttft"), ("gap", "itl"), ("E2E", "e2e")):
         if f"{label} p95" not in judged:
-            old_p95, new_p95 = (_from_schedule(group, figure).p95 for group in (old, new))
+            old_p95, new_p95 = (group.as_meant(figure).p95 for group in (old, new))
             rows.append(_row(f"{name}: {label} p95, ms", old_p95, new_p95, None))
     return rows
-
-
-def _from_schedule(group: Group, figure: str) -> Stat:
-    """Times from the intended send; from the send where nobody noted an intention."""
-    stat = group[figure]
-    return stat if stat.n else group[figure.removesuffix("_from_schedule")]
 
 
 def _row(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmlab.config import require
+from llmlab.config import is_real, require
+from llmlab.measure import noted
 from llmlab.measure.per_request import RequestMetrics
 from llmlab.measure.stats import percentile
 from llmlab.trace import Trace
@@ -30,9 +30,9 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("ttft_ms", "gap_ms", "tpot_ms", "e2el_ms"):
             value = getattr(self, name)
-            fits = value is None or (_is_real(value) and value > 0)
+            fits = value is None or (is_real(value) and value > 0)
             require(fits, "Limits", name, value, "a number of milliseconds > 0, or null")
-        fits = _is_real(self.gap_percentile) and 0 < self.gap_percentile <= 100
+        fits = is_real(self.gap_percentile) and 0 < self.gap_percentile <= 100
         require(fits, "Limits", "gap_percentile", self.gap_percentile, "in (0, 100]")
 
     @property
@@ -45,14 +45,10 @@ class Limits:
     def misses(self, m: RequestMetrics) -> list[str]:
         """Names of the limits a completed request missed.
 
-        Times run from the intended send where it is known, so that a late sender hides nothing.
         TTFT and E2E of an empty answer miss; TPOT and gaps of a one-token answer do not apply.
-        Where tokens per event are unknown the raw event gaps are judged: the stricter reading.
         """
-        ttft = m.ttft if m.ttft_from_schedule is None else m.ttft_from_schedule
-        e2e = m.e2e if m.e2e_from_schedule is None else m.e2e_from_schedule
-        gaps = m.event_gaps if m.itl is None else m.itl
         missed = []
+        ttft, e2e = m.ttft_judged, m.e2e_judged
         if self.ttft_ms is not None and (ttft is None or ttft > self.ttft_ms):
             missed.append("ttft_ms")
         if self.e2el_ms is not None and (e2e is None or e2e > self.e2el_ms):
@@ -60,15 +56,10 @@ class Limits:
         if self.tpot_ms is not None and m.tpot is not None and m.tpot > self.tpot_ms:
             missed.append("tpot_ms")
         if self.gap_ms is not None:
-            gap = percentile(gaps, self.gap_percentile)
+            gap = percentile(m.gaps_judged, self.gap_percentile)
             if gap is not None and gap > self.gap_ms:
                 missed.append("gap_ms")
         return missed
-
-
-def _is_real(value: object) -> bool:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and math.isfinite(value)  # type: ignore[arg-type]
 
 
 GOODPUT_NAMES = {"ttft": "ttft_ms", "gap": "gap_ms", "tpot": "tpot_ms", "e2el": "e2el_ms"}
@@ -103,11 +94,9 @@ def parse_goodput(pairs: Sequence[str], class_names: Sequence[str]) -> dict[str,
 
 def limits_of(trace: Trace) -> dict[str, Limits]:
     """The limits in the workload that the trace carries; {} if it carries none."""
-    workload = trace.meta.get("workload")
-    classes = workload.get("classes") if isinstance(workload, dict) else None
     found: dict[str, Limits] = {}
-    for traffic in classes if isinstance(classes, list) else ():
-        limits = traffic.get("limits") if isinstance(traffic, dict) else None
+    for traffic in noted.classes(trace):
+        limits = traffic.get("limits")
         if isinstance(limits, dict):
             known = {key: limits[key] for key in Limits.__dataclass_fields__ if key in limits}
             found[str(traffic.get("name"))] = Limits(**known)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from llmlab.measure import noted
 from llmlab.measure.limits import Limits
 from llmlab.measure.per_request import Contradiction, RequestMetrics, request_metrics
 from llmlab.measure.rates import (
@@ -26,6 +27,7 @@ from llmlab.measure.rates import (
 )
 from llmlab.measure.stats import Resampling, Stat, describe
 from llmlab.measure.summary import LATENCIES, Counts, Group, Latencies, Summary
+from llmlab.measure.tables import vllm_keys
 from llmlab.trace import RequestRecord, Trace
 
 __all__ = [
@@ -89,13 +91,6 @@ def summarize(
     )
     summary.notes.extend(_notes(summary))
     return summary
-
-
-def vllm_keys(summary: Summary, *, detailed: bool = False) -> dict[str, Any]:
-    """The run under the JSON keys of `vllm bench serve`; see tables.vllm_keys."""
-    from llmlab.measure.tables import vllm_keys as keys
-
-    return keys(summary, detailed=detailed)
 
 
 @dataclass(frozen=True)
@@ -175,8 +170,7 @@ class _View:
         for m in done:
             limit = self.limits[m.class_name].gap_ms if m.class_name in self.limits else None
             if limit is not None:
-                gaps = m.event_gaps if m.itl is None else m.itl
-                over = (over or 0) + sum(gap > limit for gap in gaps)
+                over = (over or 0) + sum(gap > limit for gap in m.gaps_judged)
         return over
 
     def _rates(
@@ -196,6 +190,7 @@ class _View:
         bins = tokens_per_second_bins(alive, window)
         total = None if tokens is None or prompts is None else tokens + prompts
         offered = [r.t_sched for r in counted if r.t_sched is not None]
+        closed = noted.arrivals(self.trace).get("kind") == "closed"
         return Rates(
             window_s=window.seconds,
             output_tokens=tokens,
@@ -208,7 +203,7 @@ class _View:
             completed_req_s=window.per_second(completed),
             goodput_req_s=window.per_second(good),
             # In a closed loop nobody offers a rate: the answers set it.
-            offered_req_s=None if _closed_loop(self.trace) else send_rate(offered),
+            offered_req_s=None if closed else send_rate(offered),
             realized_req_s=send_rate([r.t_send for r in counted if r.t_send is not None]),
         )
 
@@ -233,17 +228,9 @@ def _sent_in(records: list[RequestRecord], window: Window) -> list[RequestRecord
     return inside
 
 
-def _closed_loop(trace: Trace) -> bool:
-    workload = trace.meta.get("workload")
-    arrivals = workload.get("arrivals") if isinstance(workload, dict) else None
-    return isinstance(arrivals, dict) and arrivals.get("kind") == "closed"
-
-
 def _class_names(trace: Trace, records: list[RequestRecord]) -> list[str]:
     """Classes in the order of the workload, if the trace tells it, else as they were met."""
-    workload = trace.meta.get("workload")
-    told = workload.get("classes") if isinstance(workload, dict) else None
-    order = [c.get("name") for c in told if isinstance(c, dict)] if isinstance(told, list) else []
+    order = [traffic.get("name") for traffic in noted.classes(trace)]
     met = list(dict.fromkeys(record.class_name for record in records))
     return [name for name in order if name in met] + [name for name in met if name not in order]
 

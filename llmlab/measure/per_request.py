@@ -64,6 +64,22 @@ class RequestMetrics:
     stream_rate: float | None = None
     e2e_rate: float | None = None
 
+    # What a limit is held against. Times run from the intended send where it is known, so that a
+    # late sender hides nothing; where tokens per event are unknown the raw gaps between events
+    # are judged, which is the stricter reading.
+
+    @property
+    def ttft_judged(self) -> float | None:
+        return self.ttft if self.ttft_from_schedule is None else self.ttft_from_schedule
+
+    @property
+    def e2e_judged(self) -> float | None:
+        return self.e2e if self.e2e_from_schedule is None else self.e2e_from_schedule
+
+    @property
+    def gaps_judged(self) -> list[float]:
+        return self.event_gaps if self.itl is None else self.itl
+
 
 def request_metrics(record: RequestRecord) -> RequestMetrics:
     """Every latency of one request.

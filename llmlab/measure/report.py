@@ -10,8 +10,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from llmlab.measure import noted
 from llmlab.measure.limits import Limits
-from llmlab.measure.report_figures import CLASS_COLOURS, figures, top_percentile
+from llmlab.measure.report_figures import colour_of, figures
+from llmlab.measure.stats import Stat, percentile, percentile_name
 from llmlab.measure.summary import Group, Summary
 from llmlab.measure.tables import (
     COUNT_ROWS,
@@ -32,14 +34,13 @@ def html(summary: Summary, title: str | None = None) -> str:
     environment = Environment(
         loader=FileSystemLoader(here), autoescape=True, undefined=StrictUndefined
     )
-    workload = summary.meta.get("workload")
-    named = workload.get("name") if isinstance(workload, dict) else None
+    workload = noted.workload(summary.trace)
     plots = figures(summary)
     return environment.get_template("report.html.j2").render(
-        title=title or named or "Run",
+        title=title or workload.get("name") or "Run",
         subtitle=_subtitle(summary),
-        description=workload.get("description", "") if isinstance(workload, dict) else "",
-        cards=[_card(summary, group, i) for i, group in enumerate(summary.classes.values())],
+        description=workload.get("description", ""),
+        cards=[_card(summary, group) for group in summary.classes.values()],
         run=_tiles(summary),
         plots=plots,
         plots_json=_safe_json([plot["figure"] for plot in plots]),
@@ -67,8 +68,7 @@ def _safe_json(data: Any) -> str:
 
 
 def _subtitle(summary: Summary) -> str:
-    meta = summary.meta
-    config: dict[str, Any] = meta["config"] if isinstance(meta.get("config"), dict) else {}
+    meta, config = summary.meta, noted.config(summary.trace)
     parts = [str(meta[key]) for key in ("model", "hardware", "policy") if meta.get(key)]
     parts += [
         f"{key} {config[key]}"
@@ -78,17 +78,21 @@ def _subtitle(summary: Summary) -> str:
     return " · ".join([*parts, "simulated" if meta.get("simulated") else "measured"])
 
 
-def _card(summary: Summary, group: Group, index: int) -> dict[str, Any]:
+def _card(summary: Summary, group: Group) -> dict[str, Any]:
+    """The percentiles that a class's limits are held against, the limits, and who kept them."""
     limits = summary.limits.get(group.name, Limits())
     rows: list[dict[str, Any]] = []
     for label, key, limit in (
-        ("TTFT", "ttft_from_schedule", limits.ttft_ms),
+        ("TTFT", "ttft", limits.ttft_ms),
         ("Gap", "itl", limits.gap_ms),
-        ("E2E", "e2e_from_schedule", limits.e2el_ms),
+        ("E2E", "e2e", limits.e2el_ms),
     ):
-        stat = group[key] if group[key].n else group[key.removesuffix("_from_schedule")]
-        name = top_percentile(stat)
+        stat = group.as_meant(key)
+        name = _top_percentile(stat)
         value = stat.percentiles.get(name)
+        if label == "Gap" and limit is not None:  # it says itself for which percentile it holds
+            name = percentile_name(limits.gap_percentile)
+            value = percentile(summary.samples(group.name, "gaps_judged"), limits.gap_percentile)
         held = None if limit is None or value is None else value <= limit
         said = "" if limit is None else f"limit {show(limit, 'ms')}"
         row = {"label": f"{label} {name}", "value": show(value, "ms"), "limit": said, "held": held}
@@ -96,12 +100,18 @@ def _card(summary: Summary, group: Group, index: int) -> dict[str, Any]:
     share = group.attainment
     return {
         "name": group.name,
-        "colour": CLASS_COLOURS[index % len(CLASS_COLOURS)],
+        "colour": colour_of(summary, group.name),
         "count": f"{group.counts.completed} of {group.counts.submitted} completed",
         "rows": rows,
         "attainment": None if share is None else f"{100 * share:.0f} %",
         "share": 0 if share is None else round(100 * share, 1),
     }
+
+
+def _top_percentile(stat: Stat) -> str:
+    """Name of the percentile to show first: p95, or the highest asked for."""
+    names = sorted(stat.percentiles, key=lambda name: float(name[1:]))
+    return "p95" if "p95" in names or not names else names[-1]
 
 
 def _tiles(summary: Summary) -> list[tuple[str, str]]:
@@ -117,20 +127,12 @@ def _tiles(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _table(group: Group) -> dict[str, Any]:
-    rows = [
-        (label, unit, show(stat.n), show(stat.mean), percentile_cells(stat), show(stat.max))
-        for label, unit, stat in latency_rows(group)
-    ]
+    stats = latency_rows(group)
     for label, stat in (("Output length", group.output_len), ("Prompt length", group.prompt_len)):
         if stat.n:
-            rows.append(
-                (
-                    label,
-                    "tokens",
-                    show(stat.n),
-                    show(stat.mean),
-                    percentile_cells(stat),
-                    show(stat.max),
-                )
-            )
+            stats.append((label, "tokens", stat))
+    rows = [
+        (label, unit, show(stat.n), show(stat.mean), percentile_cells(stat), show(stat.max))
+        for label, unit, stat in stats
+    ]
     return {"name": group.name, "rows": rows, "rates": rate_rows(group)}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from llmlab.measure.rates import concurrency_series, tokens_per_second_bins
-from llmlab.measure.stats import Stat, describe
+from llmlab.measure.stats import percentile
 from llmlab.measure.summary import Summary
 from llmlab.measure.tables import show
 from llmlab.trace import RequestRecord
@@ -28,8 +28,8 @@ Figure = dict[str, Any]
 def figures(summary: Summary) -> list[dict[str, Any]]:
     """The plots: title, what to see in it, and the figure (plotly data and layout)."""
     found = [
-        _cdf(summary, "ttft", "Time to first token", "ttft_ms"),
-        _cdf(summary, "itl", "Time between tokens", "gap_ms"),
+        _cdf(summary, "ttft_judged", "Time to first token", "requests", "ttft_ms"),
+        _cdf(summary, "itl", "Time between tokens", "gaps", "gap_ms"),
         _throughput(summary),
         _in_flight(summary),
     ]
@@ -43,6 +43,7 @@ def figures(summary: Summary) -> list[dict[str, Any]]:
 
 
 def colour_of(summary: Summary, class_name: str) -> str:
+    """The page's variable that holds the colour of a class."""
     return CLASS_COLOURS[list(summary.classes).index(class_name) % len(CLASS_COLOURS)]
 
 
@@ -50,41 +51,28 @@ def _axis(title: str, **more: Any) -> dict[str, Any]:
     return {"title": {"text": title}, "rangemode": "tozero", **more}
 
 
-def _cdf(summary: Summary, key: str, title: str, limit_name: str) -> dict[str, Any] | None:
-    """Share of samples at or below each value, one line a class, limits dashed.
-
-    TTFT runs from the intended send where that is known, as the limits do.
-    """
+def _cdf(
+    summary: Summary, key: str, title: str, unit: str, limit_name: str
+) -> dict[str, Any] | None:
+    """Share of samples at or below each value, one line a class, limits dashed."""
     data: list[Figure] = []
     shapes: list[Figure] = []
     said: list[str] = []
     for name in summary.classes:
-        samples = _samples(summary, name, f"{key}_from_schedule") if key == "ttft" else []
-        samples = samples or _samples(summary, name, key)
+        samples = summary.samples(name, key)
         if not samples:
             continue
         shares = np.linspace(0, 100, min(CDF_POINTS, len(samples) + 1))
         values = np.percentile(samples, shares, method="inverted_cdf")
-        colour = colour_of(summary, name)
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": name,
-                "x": [round(float(v), 4) for v in values],
-                "y": [round(float(s), 3) for s in shares],
-                "line": {"shape": "hv", "width": 2, "color": colour},
-                "hovertemplate": f"{name}<br>%{{y:.0f}} % within %{{x:.4g}} ms<extra></extra>",
-            }
-        )
+        x, y = [round(v, 4) for v in values.tolist()], [round(s, 3) for s in shares.tolist()]
+        data.append(_steps(summary, name, x, y, "%{y:.0f} % within %{x:.4g} ms"))
         limit = getattr(summary.limits.get(name), limit_name, None)
         if limit is not None:
-            shapes.append(_limit_line(limit, colour))
-        stat = describe([samples], [50, 95])
-        said.append(f"{name}: median {show(stat.p50, 'ms')}, p95 {show(stat.p95, 'ms')}")
+            shapes.append(_limit_line(limit, colour_of(summary, name)))
+        p50, p95 = (show(percentile(samples, p), "ms") for p in (50, 95))
+        said.append(f"{name}: median {p50}, p95 {p95}")
     if not data:
         return None
-    unit = "gaps" if key == "itl" else "requests"
     furthest = max([max(d["x"]) for d in data] + [shape["x0"] for shape in shapes])
     layout = {
         "xaxis": _axis("ms", range=[0, furthest * 1.04]),
@@ -96,13 +84,31 @@ def _cdf(summary: Summary, key: str, title: str, limit_name: str) -> dict[str, A
     return _plot(title, text, data, layout)
 
 
-def _samples(summary: Summary, class_name: str, key: str) -> list[float]:
-    samples: list[float] = []
-    for m in summary.requests:
-        value = getattr(m, key)
-        if m.class_name == class_name and m.outcome == "completed" and value is not None:
-            samples += value if isinstance(value, list) else [value]
-    return samples
+def _steps(summary: Summary, class_name: str, x: list[float], y: list[float], hover: str) -> Figure:
+    """A line that keeps each value until the next one."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": class_name,
+        "x": x,
+        "y": y,
+        "line": {"shape": "hv", "width": 2, "color": colour_of(summary, class_name)},
+        "hovertemplate": f"{class_name}<br>{hover}<extra></extra>",
+    }
+
+
+def _bars(
+    summary: Summary, class_name: str, x: list[float], y: list[int], hover: str, **more: Any
+) -> Figure:
+    return {
+        "type": "bar",
+        "name": class_name,
+        "x": x,
+        "y": y,
+        "marker": {"color": colour_of(summary, class_name)},
+        "hovertemplate": f"{class_name}<br>{hover}<extra></extra>",
+        **more,
+    }
 
 
 def _limit_line(limit: float, colour: str) -> dict[str, Any]:
@@ -128,16 +134,8 @@ def _throughput(summary: Summary) -> dict[str, Any] | None:
         bins = tokens_per_second_bins(records, summary.window)
         if bins is None:
             return None
-        data.append(
-            {
-                "type": "bar",
-                "name": name,
-                "x": [i + 0.5 for i in range(len(bins))],
-                "y": bins,
-                "marker": {"color": colour_of(summary, name)},
-                "hovertemplate": f"{name}<br>%{{y}} tokens<extra></extra>",
-            }
-        )
+        middles = [i + 0.5 for i in range(len(bins))]
+        data.append(_bars(summary, name, middles, bins, "%{y} tokens"))
     rates = summary.all.rates
     text = (
         f"Tokens that arrived in each second of the window. Mean "
@@ -156,17 +154,9 @@ def _in_flight(summary: Summary) -> dict[str, Any] | None:
     for name in summary.classes:
         records = [r for r in summary.trace.requests.values() if r.class_name == name]
         series = concurrency_series(records, summary.window)
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": name,
-                "x": [round((t - start) / 1e9, 6) for t, _ in series],
-                "y": [running for _, running in series],
-                "line": {"shape": "hv", "width": 2, "color": colour_of(summary, name)},
-                "hovertemplate": f"{name}<br>%{{y}} in flight at %{{x:.2f}} s<extra></extra>",
-            }
-        )
+        x = [round((t - start) / 1e9, 6) for t, _ in series]
+        y: list[float] = [running for _, running in series]
+        data.append(_steps(summary, name, x, y, "%{y} in flight at %{x:.2f} s"))
     group = summary.all
     text = (
         f"Requests sent and not yet over. All together: peak {group.concurrency_peak}, "
@@ -181,32 +171,33 @@ def _timeline(summary: Summary) -> dict[str, Any] | None:
     """One row a request, grouped by class: waiting, prefill, decode."""
     if summary.window is None:
         return None
-    order = {name: i for i, name in enumerate(summary.classes)}
     sent = [r for r in summary.trace.requests.values() if r.t_send is not None and r.events]
     sent = sorted(sent, key=lambda r: r.t_send or 0)[:MOST_ROWS]
-    sent.sort(key=lambda r: order.get(r.class_name, 0))
+    order = list(summary.classes)
+    sent = sorted(
+        (r for r in sent if r.class_name in order), key=lambda r: order.index(r.class_name)
+    )
     if not sent:
         return None
+    rows = list(enumerate(sent))
+    own = {name: {i: r for i, r in rows if r.class_name == name} for name in order}
+    classes = {name: placed for name, placed in own.items() if placed}
     data = [
         bar
-        for name in order
-        for bar in _phase_bars(
-            name, colour_of(summary, name), list(enumerate(sent)), summary.window.start
-        )
+        for name, placed in classes.items()
+        for bar in _phase_bars(name, colour_of(summary, name), placed, summary.window.start)
     ]
     waiting = [bar for bar in data if bar["name"] == "waiting"]
     for bar in waiting[1:]:
         bar["showlegend"] = False  # one grey for every class
-    groups = [[i for i, r in enumerate(sent) if r.class_name == name] for name in order]
-    shown = [(name, rows) for name, rows in zip(order, groups, strict=True) if rows]
-    edges = [rows[0] - 0.5 for _, rows in shown[1:]]
+    edges = [min(placed) - 0.5 for placed in classes.values()][1:]
     layout = {
         "barmode": "overlay",
         "height": max(220, min(640, 110 + 7 * len(sent))),
         "xaxis": _axis("s"),
         "yaxis": {
-            "tickvals": [sum(rows) / len(rows) for _, rows in shown],
-            "ticktext": [name for name, _ in shown],
+            "tickvals": [sum(placed) / len(placed) for placed in classes.values()],
+            "ticktext": list(classes),
             "range": [len(sent) - 0.5, -0.5],
             "showgrid": False,
         },
@@ -229,18 +220,21 @@ def _timeline(summary: Summary) -> dict[str, Any] | None:
 
 
 def _phase_bars(
-    name: str, colour: str, rows: list[tuple[int, RequestRecord]], start: int
+    name: str, colour: str, placed: dict[int, RequestRecord], start: int
 ) -> list[Figure]:
-    """Waiting (grey), prefill (the class's colour), decode (the same, pale) of one class."""
+    """Waiting (grey), prefill (the class's colour), decode (the same, pale) of one class.
+
+    placed: its requests by row. start: of the window, ns.
+    """
     parts: dict[str, tuple[list[float], list[float], list[int]]] = {
         phase: ([], [], []) for phase in PHASES
     }
-    for row, r in rows:
-        if r.class_name != name:
-            continue
+    for row, r in placed.items():
         begin = (r.t_send if r.t_sched is None else r.t_sched) or 0
-        first = r.t_first_scheduled or r.events[0].t
-        stamps = (begin, first, r.events[0].t, r.events[-1].t)
+        first, last = r.events[0].t, r.events[-1].t
+        # A client does not know when its request was scheduled: all is waiting until it answers.
+        scheduled = first if r.t_first_scheduled is None else r.t_first_scheduled
+        stamps = (begin, scheduled, first, last)
         for (base, width, at), (a, b) in zip(parts.values(), pairwise(stamps), strict=True):
             if b > a:
                 base.append((a - start) / 1e9)
@@ -274,16 +268,11 @@ def _lengths(summary: Summary) -> dict[str, Any]:
     data = []
     for name in summary.classes:
         lengths = [m.n for m in done if m.class_name == name and m.n is not None]
-        bar = {
-            "type": "bar",
-            "name": name,
-            "x": [float(edge) + step / 2 for edge in edges[:-1]],
-            "y": np.histogram(lengths, edges)[0].tolist(),
-            "marker": {"color": colour_of(summary, name)},
-            "customdata": [f"{edge}..{edge + step - 1}" for edge in edges[:-1]],
-            "hovertemplate": f"{name}<br>%{{customdata}} tokens: %{{y}} requests<extra></extra>",
-        }
-        data.append(bar)
+        middles = [float(edge) + step / 2 for edge in edges[:-1]]
+        counts = np.histogram(lengths, edges)[0].tolist()
+        spans = [f"{edge}..{edge + step - 1}" for edge in edges[:-1]]
+        hover = "%{customdata} tokens: %{y} requests"
+        data.append(_bars(summary, name, middles, counts, hover, customdata=spans))
     said = [
         f"{name}: median {show(group.output_len.p50)}, longest {show(group.output_len.max)}"
         for name, group in summary.classes.items()
@@ -303,9 +292,3 @@ def _plot(
 ) -> dict[str, Any]:
     layout.setdefault("height", 300)
     return {"title": title, "text": text, "wide": wide, "figure": {"data": data, "layout": layout}}
-
-
-def top_percentile(stat: Stat) -> str:
-    """Name of the percentile to show first: p95, or the highest asked for."""
-    names = list(stat.percentiles)
-    return "p95" if "p95" in names or not names else names[-1]

@@ -189,15 +189,16 @@ class _Run:
             if output.finish_reason is not None:
                 self._over(output.request_id)
             elif limit is not None and self.received[output.request_id] >= limit:
-                self._cancel(output.request_id, "scripted")
+                self._leave(output.request_id)
 
     def _cancel_due(self) -> None:
         now = self.engine.clock()
         for request_id in [name for name, at in self.leaves.items() if at <= now]:
-            self._cancel(request_id, "scripted")
+            self._leave(request_id)
 
-    def _cancel(self, request_id: str, reason: str) -> None:
-        self._abort(request_id, reason)
+    def _leave(self, request_id: str) -> None:
+        """Its client goes, as the workload says."""
+        self._abort(request_id, "scripted")
         self._over(request_id)
 
     def _abort(self, request_id: str, reason: str) -> None:

@@ -9,24 +9,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-METHOD = "linear"
+METHOD: Literal["linear"] = "linear"
 FULL_P99 = 100  # under this many samples the slowest one or two decide the 99th percentile
 DRAWN_AT_ONCE = 4_000_000  # samples held in memory by the bootstrap
 
 Floats = NDArray[np.float64]
 
 
-def percentile(samples: Sequence[float] | Floats, p: float) -> float | None:
+def percentile(samples: Sequence[float], p: float) -> float | None:
     """Linear percentile, p in 0..100; None for no samples."""
-    if not 0 <= p <= 100:
-        raise ValueError(f"percentile = {p!r}: must be in 0..100")
-    values = np.asarray(samples, dtype=np.float64)
-    return float(np.percentile(values, p, method="linear")) if values.size else None
+    return _percentiles(np.asarray(samples, dtype=np.float64), [p])[0]
+
+
+def _percentiles(values: Floats, ps: Sequence[float]) -> list[float | None]:
+    """All of them from one sort; each None for no samples."""
+    for p in ps:
+        if not 0 <= p <= 100:
+            raise ValueError(f"percentile = {p!r}: must be in 0..100")
+    if not values.size:
+        return [None] * len(ps)
+    found: list[float | None] = np.percentile(values, ps, method=METHOD).tolist()
+    return found
 
 
 def percentile_name(p: float) -> str:
@@ -99,8 +107,10 @@ def describe(
     clusters = [x if isinstance(x, Sequence) else (x,) for x in per_request if x is not None]
     undefined = len(per_request) - len(clusters)
     pool = np.fromiter(chain.from_iterable(clusters), np.float64)
+    names = map(percentile_name, percentiles)
+    named = dict(zip(names, _percentiles(pool, percentiles), strict=True))
     if pool.size == 0:
-        return Stat(0, undefined, percentiles={percentile_name(p): None for p in percentiles})
+        return Stat(0, undefined, percentiles=named)
     return Stat(
         n=int(pool.size),
         undefined=undefined,
@@ -108,7 +118,7 @@ def describe(
         std=float(pool.std()),
         min=float(pool.min()),
         max=float(pool.max()),
-        percentiles={percentile_name(p): percentile(pool, p) for p in percentiles},
+        percentiles=named,
         ci=_bootstrap(clusters, percentiles, resampling) if resampling.draws else {},
     )
 

@@ -152,6 +152,11 @@ class Group:
             raise ValueError(f"figure {name!r}: must be one of {', '.join(self.latencies)}")
         return self.latencies[name]
 
+    def as_meant(self, name: str) -> Stat:
+        """The same from the intended send on, where anybody noted one ("ttft", "e2e")."""
+        late = self.latencies.get(f"{name}_from_schedule")
+        return late if late is not None and late.n else self[name]
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "counts": asdict(self.counts),
@@ -196,6 +201,15 @@ class Summary:
         if class_name not in self.classes:
             raise ValueError(f"class {class_name!r}: must be one of {', '.join(self.classes)}")
         return self.classes[class_name]
+
+    def samples(self, class_name: str, key: str) -> list[float]:
+        """What the completed requests of a class have under `key` of RequestMetrics, pooled."""
+        pool: list[float] = []
+        for m in self.requests:
+            if m.class_name == class_name and m.outcome == "completed":
+                value = getattr(m, key)
+                pool += value if isinstance(value, list) else [] if value is None else [value]
+        return pool
 
     @property
     def groups(self) -> list[Group]:

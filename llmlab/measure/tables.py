@@ -39,11 +39,18 @@ LABELS = {
     "e2e_rate": "E2E rate",
 }
 UNDEFINED = "–"
+RATE_UNITS = {  # by the end of a name in Rates
+    "_tokens": "tokens",
+    "_tok_s": "tok/s",
+    "_req_s": "req/s",
+    "_percent": "%",
+    "window_s": "s",
+}
 VLLM_STATS = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2el": "e2e"}
 
 
 def show(value: float | int | None, unit: str = "") -> str:
-    """A number for people: three significant places or whole, a dash when undefined."""
+    """A number for people: four significant places or whole, a dash when undefined."""
     if value is None:
         return UNDEFINED
     if isinstance(value, int):
@@ -171,7 +178,7 @@ def csv_text(summary: Summary) -> str:
         for key, _ in COUNT_ROWS:
             writer.writerow([group.name, key, "requests", *blank, getattr(group.counts, key)])
         for key, value in (*group.rates.to_dict().items(), ("attainment", group.attainment)):
-            unit = "" if key == "attainment" else "tokens" if key.endswith("tokens") else "1/s"
+            unit = next((unit for end, unit in RATE_UNITS.items() if key.endswith(end)), "")
             writer.writerow([group.name, key, unit, *blank, "" if value is None else value])
         lengths = {"output_len": group.output_len, "prompt_len": group.prompt_len}
         for key, stat in {**group.latencies, **lengths}.items():

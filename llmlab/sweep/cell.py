@@ -272,9 +272,7 @@ def _of(group: Group) -> dict[str, float | None]:
     for name in FIGURES:
         if name not in known:
             key, percentile, _ = name.split("_")
-            late = f"{key}_from_schedule"
-            stat = group[late] if late in group.latencies and group[late].n else group[key]
-            known[name] = stat.percentiles[percentile]
+            known[name] = group.as_meant(key).percentiles[percentile]
     return {name: known[name] for name in FIGURES}
 
 

@@ -149,19 +149,12 @@ def test_a_per_request_average_cannot_show_a_stall():
         assert group.gaps_over_limit == over
 
 
-@pytest.mark.parametrize(
-    ("samples", "p", "expected"),
-    [
-        (range(1, 101), 50, 50.5),
-        (range(1, 101), 99, 99.01),
-        ([10, 20, 30], 99, 29.8),
-        (range(100, 1001, 100), 95, 955),
-        (range(100, 1001, 100), 99, 991),
-    ],
-)
-def test_percentiles_interpolate_linearly(samples, p, expected):
+def test_percentiles_interpolate_linearly():
     # cs249r_book#1936, ai-agent-book#225, hey#120, tufte#67
-    assert percentile(list(samples), p) == pytest.approx(expected)
+    hundred, ten = range(1, 101), range(100, 1001, 100)
+    table = [(hundred, 50, 50.5), (hundred, 99, 99.01), ([10, 20, 30], 99, 29.8)]
+    for samples, p, expected in (*table, (ten, 95, 955), (ten, 99, 991)):
+        assert percentile(list(samples), p) == pytest.approx(expected)
 
 
 def test_a_p99_of_fewer_than_a_hundred_samples_is_flagged():

@@ -7,6 +7,7 @@ import io
 import json
 import re
 
+import numpy as np
 import pytest
 
 from llmlab.measure.limits import Limits
@@ -68,6 +69,23 @@ def test_csv_reads_back_to_the_same_numbers():
     ]
 
 
+def test_each_csv_rate_has_its_unit():
+    rows = csv.DictReader(io.StringIO(summarize(run("chat")).to_csv()))
+    units = {row["figure"]: row["unit"] for row in rows if row["class"] == "all"}
+    expected = {
+        "window_s": "s",
+        "output_tokens": "tokens",
+        "peak_output_tok_s": "tok/s",
+        "completed_req_s": "req/s",
+        "shortfall_percent": "%",
+        "attainment": "",
+        "submitted": "requests",
+        "ttft": "ms",
+        "output_len": "tokens",
+    }
+    assert {figure: units[figure] for figure in expected} == expected
+
+
 def test_markdown_has_a_section_for_each_class_and_one_for_all():
     text = summarize(run("chat", "docu|ment")).to_markdown()
     heads = [line for line in text.splitlines() if line.startswith("### ")]
@@ -120,6 +138,18 @@ def test_the_page_is_whole_and_loads_nothing():
     assert "✓ held" in page
 
 
+def test_a_gap_limit_is_held_against_its_own_percentile():
+    """95 gaps of 20 ms and 5 of 90: at p95 the limit is kept, at p99 it is missed."""
+    stamps = np.cumsum([50, *[20] * 95, *[90] * 5])
+    summary = summarize(
+        trace(record(events=stamps.tolist(), end=float(stamps[-1]))),
+        limits=Limits(gap_ms=50, gap_percentile=99),
+    )
+    page = html(summary)
+    assert "Gap p99" in page
+    assert "✗ missed" in page
+
+
 def test_names_in_a_trace_cannot_become_code():
     run_ = run(EVIL, workload={"name": EVIL, "description": EVIL}, model=EVIL)
     page = html(summarize(run_))
@@ -153,3 +183,19 @@ def test_the_plots_show_the_samples_themselves():
     rows = plots["Each request's time"]["data"]
     assert {bar["name"] for bar in rows} == {"waiting", "chat, prefill", "chat, decode"}
     assert all(len(bar["y"]) == 10 for bar in rows)
+
+
+def test_the_timeline_gives_each_request_a_row_and_each_class_its_own():
+    plots = {p["title"]: p["figure"] for p in figures(summarize(run("chat", "document", n=6)))}
+    figure = plots["Each request's time"]
+    decodes = {bar["name"]: bar["y"] for bar in figure["data"] if "decode" in bar["name"]}
+    assert decodes == {"chat, decode": [*range(6)], "document, decode": [*range(6, 12)]}
+    assert figure["layout"]["yaxis"]["tickvals"] == [2.5, 8.5]
+    assert [shape["y0"] for shape in figure["layout"]["shapes"]] == [5.5]
+
+
+def test_a_request_scheduled_at_zero_is_shown_in_prefill_not_waiting():
+    first = record(events=[50, 70], queued=0, first_scheduled=0, end=70)
+    plots = {plot["title"]: plot["figure"] for plot in figures(summarize(trace(first)))}
+    bars = {bar["name"]: bar["x"] for bar in plots["Each request's time"]["data"]}
+    assert bars == {"default, prefill": [0.05], "default, decode": [0.02]}
