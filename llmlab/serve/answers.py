@@ -11,9 +11,10 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+from llmlab.serve.engine_like import Output
 from llmlab.serve.errors import ApiError
 from llmlab.serve.logprobs import chat_logprobs, completion_logprobs
-from llmlab.serve.loop import Output, Stream
+from llmlab.serve.loop import Stream
 from llmlab.serve.protocol import ChatRequest, CompletionRequest, GenerateRequest
 
 Json = dict[str, Any]

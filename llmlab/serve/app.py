@@ -24,9 +24,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llmlab.serve import errors
 from llmlab.serve.answers import Answer, ChatAnswer, CompletionAnswer
+from llmlab.serve.engine_like import EngineLike
 from llmlab.serve.errors import ApiError
 from llmlab.serve.guard import Guard
-from llmlab.serve.loop import EngineLike, EngineLoop
+from llmlab.serve.loop import EngineLoop
 from llmlab.serve.openapi import document
 from llmlab.serve.protocol import ChatRequest, CompletionRequest, GenerateRequest, parse, refused
 from llmlab.serve.settings import ServeConfig
@@ -93,8 +94,10 @@ class Api:
                 code="model_not_found",
             )
         params = body.sampling(default_max_tokens)
-        if body.stream and self.num_streams >= self.config.max_streams:
+        streamed = bool(body.stream)
+        if streamed and self.num_streams >= self.config.max_streams:
             raise errors.too_busy(f"{self.num_streams} streams are open, as many as allowed")
+        self.num_streams += streamed  # before the engine is waited for: that may take a whole step
         try:
             stream = await self.loop.submit(
                 prompt,
@@ -103,8 +106,11 @@ class Api:
                 class_name=_name(request, "x-request-class") or "default",
                 t_send=request.scope.get("t_arrival"),
             )
-        except ValueError as error:
-            raise refused(error) from error
+        except BaseException as error:
+            self.num_streams -= streamed
+            if isinstance(error, ValueError):
+                raise refused(error) from error
+            raise
         answer = kind(body, stream, self.loop.engine.tokenizer)
         return StreamedAnswer(answer, self) if body.stream else WholeAnswer(answer, self)
 
@@ -112,7 +118,7 @@ class Api:
         """The client's own id under our prefix; made unique if it was used before."""
         given = _name(request, "x-request-id")
         name = f"{prefix}-{given}"
-        if given is None or name in self.loop.engine.trace.requests:
+        if given is None or self.loop.knows(name):
             unique = uuid.uuid4().hex
             name = f"{prefix}-{unique}" if given is None else f"{name}-{unique}"
         return name
@@ -206,7 +212,6 @@ class StreamedAnswer(_Watched):
 
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": list(self.HEADERS)}
-        self.api.num_streams += 1
         try:
             await send(start)
             async for body in self.answer.frames():

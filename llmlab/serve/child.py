@@ -6,14 +6,14 @@ import contextlib
 import json
 import os
 import selectors
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO
+
+PATIENCE_S = 45.0  # over the server's own drain time, after which it ends by itself
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,10 @@ def _read(log: IO[str]) -> str:
     return log.read()
 
 
-def _end(process: subprocess.Popen[str], patience: float = 45.0) -> None:
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + patience
-        while process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        if process.poll() is None:
+def _end(process: subprocess.Popen[str]) -> None:
+    with process:  # waits, and closes the pipe
+        process.terminate()
+        try:
+            process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
             process.kill()
-    process.wait()
-    if process.stdout is not None:
-        process.stdout.close()

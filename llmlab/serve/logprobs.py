@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmlab.serve.loop import Output
+from llmlab.serve.engine_like import Output
 
 LOWEST = -9999.0  # JSON has no infinity; vLLM prints this number too
 

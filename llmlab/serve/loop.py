@@ -12,64 +12,17 @@ import logging
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from llmlab.config import EngineConfig
 from llmlab.sched.request import SamplingParams
+from llmlab.serve.engine_like import EngineLike, Output
 from llmlab.serve.errors import ApiError, out_of_memory, too_busy, unavailable
 from llmlab.serve.prometheus import Metrics
-from llmlab.trace import RequestRecord, Trace
+from llmlab.trace import RequestRecord
 
 log = logging.getLogger("llmlab.serve")
-
-
-class Output(Protocol):
-    """What the engine says of one request after one step."""
-
-    request_id: str
-    token_ids: list[int]
-    text: str
-    t: int
-    finish_reason: str | None
-    stop_reason: int | str | None
-    logprobs: Any
-
-
-class Counts(Protocol):
-    """The scheduler's gauges."""
-
-    @property
-    def num_running(self) -> int: ...
-    @property
-    def num_waiting(self) -> int: ...
-    @property
-    def num_blocks_used(self) -> int: ...
-
-
-class EngineLike(Protocol):
-    """The part of the engine this server drives; a tiny fake states the server's laws."""
-
-    config: EngineConfig
-    trace: Trace
-    tokenizer: Any
-    scheduler: Any
-
-    def add(
-        self,
-        prompt: str | Sequence[int],
-        params: SamplingParams,
-        *,
-        request_id: str | None = None,
-        class_name: str = "default",
-        t_sched: int | None = None,
-        t_send: int | None = None,
-        t_queued: int | None = None,
-    ) -> str: ...
-    def step(self) -> Sequence[Output]: ...
-    def abort(self, request_id: str) -> Any: ...
-    @property
-    def has_work(self) -> bool: ...
 
 
 class Stream:
@@ -141,6 +94,10 @@ class EngineLoop:
     @property
     def num_live(self) -> int:
         return len(self._streams)
+
+    def knows(self, request_id: str) -> bool:
+        """Whether an id is taken: by a request on its way to the engine, or in its trace."""
+        return request_id in self._streams or request_id in self.engine.trace.requests
 
     async def submit(
         self,
@@ -269,8 +226,8 @@ class EngineLoop:
             for output in outputs
             if output.finish_reason == "error"
         }
-        for reason in set(failed.values()):
-            log.error("%d requests failed: %s", len(failed), reason)
+        for reason, count in Counter(failed.values()).items():
+            log.error("%d requests failed: %s", count, reason)
         got_tokens = [output.request_id for output in outputs if output.token_ids]
         if len(trace.steps) > steps_before:
             self.metrics.on_step(trace.steps[-1], trace, got_tokens)
@@ -291,7 +248,7 @@ class EngineLoop:
         self._gauge()
 
     def _gauge(self) -> None:
-        counts: Counts = self.engine.scheduler
+        counts = self.engine.scheduler
         used = counts.num_blocks_used / self.engine.config.num_blocks
         self.metrics.set_gauges(counts.num_running, counts.num_waiting, used)
 

@@ -23,7 +23,7 @@ ERRORS = {
     415: "the body is not application/json",
     429: "too many requests; see Retry-After",
     500: "internal error",
-    503: "the server is closing, or its engine has stopped",
+    503: "the server is closing, its engine has stopped, or the request did not fit in memory",
 }
 ERROR_SCHEMA = {
     "type": "object",

@@ -53,7 +53,7 @@ class Histogram:
     """Counts by upper bound; one more bucket above the last bound."""
 
     bounds: tuple[float, ...]
-    counts: list[int] = field(default_factory=list)
+    counts: list[int] = field(init=False)
     total: float = 0.0
 
     def __post_init__(self) -> None:

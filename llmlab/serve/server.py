@@ -14,7 +14,7 @@ import uvicorn
 
 from llmlab.serve.app import create_app
 from llmlab.serve.connection import guarded_protocol
-from llmlab.serve.loop import EngineLike
+from llmlab.serve.engine_like import EngineLike
 from llmlab.serve.settings import ServeConfig
 
 MAX_HEADER_BYTES = 32 * 1024
@@ -62,6 +62,7 @@ def bind(config: ServeConfig) -> socket.socket:
 
 
 def base_url(listener: socket.socket) -> str:
+    """Where a listening socket is reached: "http://127.0.0.1:8000"."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -189,6 +190,29 @@ def test_too_many_streams_are_429_and_a_place_is_free_again_afterwards():
             assert b"[DONE]" in list(parts)[-1]
         time.sleep(0.05)
         assert ask(http, stream=True, max_tokens=1).status_code == 200
+
+
+def test_streams_that_come_during_one_step_count_before_the_engine_has_seen_them():
+    engine = FakeEngine()
+    engine.gate = threading.Semaphore(0)
+
+    async def body(url):
+        async with httpx.AsyncClient(base_url=url, timeout=10) as http:
+
+            def post(stream):
+                body = {"model": "fake", "prompt": "a", "max_tokens": 2, "stream": stream}
+                return asyncio.create_task(http.post("/v1/completions", json=body))
+
+            first = post(stream=False)
+            await asyncio.to_thread(engine.in_step.wait)  # the step runs, and waits at its gate
+            ends = asyncio.as_completed([post(stream=True) for _ in range(3)])
+            refused = [await next(ends) for _ in range(2)]
+            engine.gate.release(1000)
+            return [*refused, *[await end for end in ends], await first]
+
+    with serving(engine, max_streams=1) as (_, url):
+        answers = asyncio.run(body(url))
+    assert [answer.status_code for answer in answers] == [429, 429, 200, 200]
 
 
 # -- who -----------------------------------------------------------------------------------

@@ -87,6 +87,26 @@ def test_a_waiter_cancelled_while_it_is_being_added_leaves_nothing_behind():
     assert not engine.has_work
 
 
+def test_an_id_is_taken_from_the_moment_it_is_handed_over():
+    """Two requests under one name in one step: the second one must see the first."""
+    engine = FakeEngine()
+    engine.gate = threading.Semaphore(0)
+
+    async def body(loop):
+        await loop.submit([1], params(2), request_id="a")
+        await asyncio.to_thread(engine.in_step.wait)
+        waiting = asyncio.create_task(loop.submit([2], params(2), request_id="b"))
+        await asyncio.sleep(0.01)  # posted, but the engine is in a step
+        assert "b" not in engine.trace.requests
+        assert loop.knows("b")
+        engine.gate.release(1000)
+        await text_of(await waiting)
+        assert loop.knows("b"), "and also when it is over"
+        assert not loop.knows("c")
+
+    with_loop(engine, body)
+
+
 def test_streams_do_not_mix_and_lose_nothing():
     engine = FakeEngine(EngineConfig(max_num_seqs=3))
 
@@ -134,6 +154,31 @@ def test_the_trace_of_a_long_life_stays_small_and_keeps_what_runs():
 
 
 # -- over HTTP -----------------------------------------------------------------------------
+
+
+def test_two_requests_under_one_name_in_one_step_are_both_answered():
+    engine = FakeEngine()
+    engine.gate = threading.Semaphore(0)
+
+    async def body(url):
+        async with httpx.AsyncClient(base_url=url, timeout=10) as http:
+
+            def post(**headers):
+                body = {"model": "fake", "prompt": "a", "max_tokens": 2}
+                sent = http.post("/v1/completions", json=body, headers=headers)
+                return asyncio.create_task(sent)
+
+            first = post()
+            await asyncio.to_thread(engine.in_step.wait)
+            answers = [first, post(**{"X-Request-Id": "same"}), post(**{"X-Request-Id": "same"})]
+            await asyncio.sleep(0.1)  # on a machine slower than that they come one by one
+            engine.gate.release(1000)
+            return [answer.json()["id"] for answer in await asyncio.gather(*answers)]
+
+    with serving(engine) as (_, url):
+        ids = asyncio.run(body(url))
+    assert len(set(ids)) == 3
+    assert "cmpl-same" in ids
 
 
 @pytest.mark.parametrize("stream", [True, False])
