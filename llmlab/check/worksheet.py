@@ -114,8 +114,22 @@ class Item:
         return self.spec.unit
 
     def parameters_for(self, student: Student | None = None) -> Values:
-        """The student's numbers; the curriculum's own without a name."""
-        return values_for(self, student or CURRICULUM)
+        """The student's numbers, shared ones first; the curriculum's own without a name."""
+        student = student or CURRICULUM
+        own = {**first_values(self.shared.draws), **first_values(self.spec)}
+        if not student.name:
+            return own
+        if student.sheet is not None:
+            given = {**student.sheet.get(self.group, {}), **student.sheet.get(self.id, {})}
+            return {name: given.get(name, value) for name, value in own.items()}
+        shared = self.shared.values_for(student)
+        if not self.spec.names():
+            return dict(shared)
+        for turn in range(TURNS):
+            values = {**shared, **_drawn(self.spec, student, self.id, turn)}
+            if trouble(self.spec, values) is None:
+                return values
+        raise ValueError(f"{self.id}: no legal numbers in {TURNS} draws; widen its lists")
 
     def prompt_for(self, student: Student | None = None) -> str:
         """The question with the student's numbers in it."""
@@ -240,25 +254,3 @@ def _collision(
                 other = spec.misconceptions[j].id
                 return f"misconceptions {other!r} and {name!r} give the same number"
     return None
-
-
-def values_for(item: Item, student: Student) -> Values:
-    """An item's numbers for a student: shared ones first, then its own."""
-    if not student.name:
-        return {**first_values(item.shared.draws), **first_values(item.spec)}
-    if student.sheet is not None:
-        return _from_sheet(item, student.sheet)
-    shared = item.shared.values_for(student)
-    if not item.spec.names():
-        return dict(shared)
-    for turn in range(TURNS):
-        values = {**shared, **_drawn(item.spec, student, item.id, turn)}
-        if trouble(item.spec, values) is None:
-            return values
-    raise ValueError(f"{item.id}: no legal numbers in {TURNS} draws; widen its lists")
-
-
-def _from_sheet(item: Item, sheet: Mapping[str, Mapping[str, Any]]) -> Values:
-    values = {**first_values(item.shared.draws), **first_values(item.spec)}
-    given = {**sheet.get(item.group, {}), **sheet.get(item.id, {})}
-    return {name: given.get(name, value) for name, value in values.items()}
