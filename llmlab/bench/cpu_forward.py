@@ -25,8 +25,8 @@ def contiguous_attention(
     """Decode attention that takes for granted that request r owns the r-th part of the pool."""
     rows, heads, dim = q.shape
     context, kv_heads = batch.context_lens[0], k_cache.shape[2]
-    k = k_cache.view(rows, context, kv_heads, dim).transpose(1, 2)  # [R, Hkv, C, D]
-    v = v_cache.view(rows, context, kv_heads, dim).transpose(1, 2)
+    k = k_cache.to(q.dtype).view(rows, context, kv_heads, dim).transpose(1, 2)  # [R, Hkv, C, D]
+    v = v_cache.to(q.dtype).view(rows, context, kv_heads, dim).transpose(1, 2)
     q = q.view(rows, kv_heads, heads // kv_heads, dim)
     return F.scaled_dot_product_attention(q, k, v).reshape(rows, heads, dim)
 
@@ -72,7 +72,7 @@ def forward_ms(model: Model, rows: int, context: int = 128, repeats: int = 6) ->
 
 
 def _pool(model: Model, rows: int, context: int, block: int) -> KVCache:
-    kv = KVCache(model.config, rows * context // block, block, dtype=model.dtype)
+    kv = KVCache(model.config, rows * context // block, block, dtype=model.kv_dtype)
     kv.k.normal_()
     kv.v.normal_()
     return kv

@@ -90,7 +90,7 @@ def decode_floors(model: Any, rates: dict[str, Any], batches: Sequence[int]) -> 
         shape = step_shape([(1, CONTEXT - 1, True)] * batch)
         row: dict[str, float] = {}
         for dtype in ("fp32", "fp16"):
-            cost = CostModel(model.config, Precision(weights=dtype, kv="fp32")).cost(shape)
+            cost = CostModel(model.config, Precision(weights=dtype, kv=dtype)).cost(shape)
             weights = sum(cost.parts[p].bytes for p in ("projections", "mlp", "head"))
             row |= {
                 f"{dtype}_ms": max(weights / rates["read"], cost.flops / best) * 1e3,

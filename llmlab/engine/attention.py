@@ -60,7 +60,7 @@ def paged_attention(
     q [T, Hq, D]; k_cache, v_cache [N, B, Hkv, D], this step's keys and values already written;
     returns [T, Hq, D]. Query token i of a request with n query tokens and context c stands at
     position c - n + i and sees positions 0 .. c - n + i. Scores are scaled by 1 / sqrt(D). Query
-    head h reads key head h // (Hq / Hkv).
+    head h reads key head h // (Hq / Hkv). A cache in 16 bits is widened to q's type as it is read.
     """
     if "paged_attention" not in batch.memo:
         batch.memo["paged_attention"] = layout(batch, k_cache.shape[1], q.dtype)
@@ -73,7 +73,8 @@ def paged_attention(
         out[group.tokens] = _decode(q[group.tokens], k, v, group)
     for chunk in chunks:
         rows = slice(chunk.start, chunk.start + chunk.n)
-        out[rows] = attend_chunk(q[rows], k[chunk.slots], v[chunk.slots], chunk.mask)
+        keys, values = k[chunk.slots].to(q.dtype), v[chunk.slots].to(q.dtype)
+        out[rows] = attend_chunk(q[rows], keys, values, chunk.mask)
     return out
 
 
@@ -83,9 +84,10 @@ def _decode(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Decodes) -
     kv_heads = k.shape[1]
     # Query heads that share a key head are rows of one product.
     q = q.view(rows, kv_heads, heads // kv_heads, dim)  # [R, Hkv, G, D]
-    # [R, Hkv, C, D]
-    k = k.index_select(0, group.slots).view(rows, -1, kv_heads, dim).transpose(1, 2)
-    v = v.index_select(0, group.slots).view(rows, -1, kv_heads, dim).transpose(1, 2)
+    k, v = (
+        pool.index_select(0, group.slots).to(q.dtype).view(rows, -1, kv_heads, dim).transpose(1, 2)
+        for pool in (k, v)
+    )  # [R, Hkv, C, D]
     mask = group.mask
     if mask is not None:
         mask = mask.expand(-1, -1, heads // kv_heads, -1)  # [R, 1, G, C]

@@ -32,7 +32,7 @@ def into(linear: Linear, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
 
 
 class CpuForward:
-    """A forward pass over one pool, on the CPU, with activations and cache in float32.
+    """A forward pass over one pool in float32 or 16 bits, on the CPU, computed in float32.
 
     positions: how many the rotary table holds, which is also the longest context.
     """
@@ -56,12 +56,13 @@ class CpuForward:
         self.norm = Part(code("cpu_parts", "add_norm"), sizes=3, addresses=6)
         self.norm.sizes[1] = c.hidden_size
         self.norm.addresses[1] = self.eps.data_ptr()
-        self.rope = Part(code("cpu_parts", "rope_write"), sizes=5, addresses=10)
-        self.rope.sizes[1:] = [heads, kv_heads, dim, int(c.qk_norm)]
+        half = int(kv.k.dtype == torch.float16)
+        self.rope = Part(code("cpu_parts", "rope_write_for", half), sizes=7, addresses=8)
+        self.rope.sizes[1:5] = [heads, kv_heads, dim, int(c.qk_norm)]
         self.rope.addresses[1] = self.eps.data_ptr()
         self.rope.addresses[5:7] = [self.cos.data_ptr(), self.sin.data_ptr()]
         self.attend = Part(
-            code("cpu_attention", "attend_for", dim, heads // kv_heads), sizes=10, addresses=6
+            code("cpu_attention", "attend_for", dim, heads // kv_heads, half), sizes=10, addresses=6
         )
         stride = (heads + 2 * kv_heads) * dim
         self.attend.sizes[:6] = [0, kv_heads, kv.k.shape[2], 0, stride, positions]
@@ -74,12 +75,12 @@ class CpuForward:
             longest = -(-positions // COLUMNS) * COLUMNS
             self.keys, self.values = (torch.empty(kv_heads, longest, dim) for _ in range(2))
             self.rows = torch.empty(most_threads(), MOST_ROWS, longest)
-            self.lay_out = Part(code("cpu_chunk", "lay_out"), sizes=13, addresses=7)
+            self.lay_out = Part(code("cpu_chunk", "lay_out_for", half), sizes=15, addresses=5)
             self.attend_chunk = Part(code("cpu_chunk", "attend_chunk"), like=self.lay_out)
             kept = [self.keys.data_ptr(), self.values.data_ptr(), self.rows.data_ptr()]
             group = heads // kv_heads
             self.lay_out.sizes[2:8] = [kv.k.shape[2], kv_heads, group, dim, stride, longest]
-            self.lay_out.sizes[10:13] = self.lay_out.addresses[4:7] = kept
+            self.lay_out.sizes[10:13] = self.lay_out.addresses[2:5] = kept
         self.capacity = 0
         self._grow(64)
 
@@ -163,8 +164,8 @@ class CpuForward:
         where = self.pools[index]
         norms = self.head_norms[index]
         self.rope.addresses[2] = qkv.data_ptr()
-        self.rope.addresses[7:9] = [*where]
-        self.rope.addresses[9] = 0 if norms is None else norms.data_ptr()
+        self.rope.sizes[5:7] = [*where]
+        self.rope.addresses[7] = 0 if norms is None else norms.data_ptr()
         self.rope.run(together)
         if self.attend.sizes[0]:
             self.attend.sizes[6:9] = [qkv.data_ptr(), *where]
@@ -182,7 +183,8 @@ class CpuForward:
         part = self.lay_out
         part.sizes[0:2] = [batch.query_lens[r], batch.context_lens[r]]
         part.sizes[8:10] = [qkv[start].data_ptr(), self.heads[start].data_ptr()]
-        part.addresses[1:4] = [*where, batch.block_table[r].data_ptr()]
+        part.sizes[13:15] = [*where]
+        part.addresses[1] = batch.block_table[r].data_ptr()
         part.run(True)
         self.attend_chunk.run(True)
 
@@ -194,6 +196,7 @@ class CpuForward:
             batch.memo[f"chunk {r}"] = chunk
         rows = slice(start, start + chunk.n)
         q = qkv.view(len(qkv), -1, c.head_dim)[rows, : c.num_attention_heads]  # [n, Hq, D]
-        k, v = (pool.flatten(0, 1)[chunk.slots] for pool in self.kv.layer(index))  # [C, Hkv, D]
+        # [C, Hkv, D]
+        k, v = (pool.flatten(0, 1)[chunk.slots].float() for pool in self.kv.layer(index))
         out = self.heads.view(self.capacity, -1, c.head_dim)
         out[rows] = torch_chunk(q, k, v, chunk.mask)

@@ -1,6 +1,7 @@
 """The pool of keys and values: fixed-size blocks that block tables point into.
 
-It knows nothing of requests. A slot is `block * block_size + offset`; what was never written is
+It knows nothing of requests. Keys and values may be narrower than the model computes: they are
+rounded as they are written. A slot is `block * block_size + offset`; what was never written is
 never read, so the pool starts uninitialised and costs memory only where it is touched.
 """
 
@@ -59,5 +60,6 @@ class KVCache:
         if padded:
             real = slots >= 0
             k, v, slots = k[real], v[real], slots[real]
+        k, v = k.to(self.k.dtype), v.to(self.v.dtype)
         self.k[layer].flatten(0, 1).index_copy_(0, slots, k)  # [N * B, Hkv, D]
         self.v[layer].flatten(0, 1).index_copy_(0, slots, v)

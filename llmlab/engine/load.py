@@ -46,9 +46,9 @@ def load_model(
     weights from `seed`, bytes as tokens), a folder in Hugging Face's format, a .gguf file, or a
     hub name ("owner/model"), which needs the network the first time.
 
-    exact: plain float32 products instead of packed half-precision weights. dtype and device:
-    plain weights of that kind, e.g. float64 on "cpu", bfloat16 on "cuda". progress(done, total,
-    what) is called while loading. Raises ValueError with what to do.
+    exact: weights and KV cache in float32 instead of 16 bits. dtype and device: plain weights of
+    that kind, e.g. float64 on "cpu", bfloat16 on "cuda". progress(done, total, what) is called
+    while loading. Raises ValueError with what to do.
     """
     name = str(name_or_path)
     if name in TINY_MODELS:

@@ -49,6 +49,11 @@ class Model:
     device: torch.device | str = "cpu"
     packed: bool = False
 
+    @property
+    def kv_dtype(self) -> torch.dtype:
+        """Of its KV cache: 16 bits beside weights in 16 bits, else as it computes."""
+        return torch.float16 if self.packed else self.dtype
+
     def forward(self, batch: Batch, kv: KVCache, attention: Attention) -> torch.Tensor:
         """Write this batch's keys and values, return logits [S, V] of `batch.sample_rows`."""
         eps = self.config.rms_norm_eps

@@ -46,7 +46,7 @@ def choose_config(
         model.config,
         config,
         device,
-        element_size=torch.empty((), dtype=model.dtype).element_size(),
+        element_size=model.dtype.itemsize,
         gpu_memory_utilization=GPU_MEMORY_UTILIZATION if share is None else share,
     )
 
@@ -57,8 +57,7 @@ def _require_room(model: Model, config: EngineConfig) -> None:
         import psutil
     except ModuleNotFoundError:  # a machine for benchmarks may have torch and little else
         return
-    element_size = torch.empty((), dtype=model.dtype).element_size()
-    each = bytes_per_block(model.config, config.block_size, element_size)
+    each = bytes_per_block(model.config, config.block_size, model.kv_dtype.itemsize)
     memory = psutil.virtual_memory().total
     most = min(memory // each, MOST_BLOCKS)
     allowed = f"at most {most} here (blocks of {each} bytes, memory of {memory / 1e9:.0f} GB)"

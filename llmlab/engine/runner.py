@@ -34,10 +34,9 @@ class Runner:
             model.config,
             config.num_blocks,
             config.block_size,
-            dtype=model.dtype,
+            dtype=model.kv_dtype,
             device=model.device,
         )
-
         self.passes = token_passes(2**62)  # a scheduler of one's own may know no token budget
 
     def build(self, plan: StepPlan) -> Batch:

@@ -2,7 +2,7 @@
 
 One query a request. Work is dealt out by (request, key head): its keys are read once, for all the
 query heads that share them, then its values; the key heads of a request that fall to one thread
-together, page by page. Compiled by numba for one head size, in float32.
+together, page by page. Compiled by numba for one head size; keys and values in float32 or 16 bits.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from llmlab.kernels.cpu_share import OPTIONS, PART, share, thread_rank
 
 
 @cache
-def attend_for(dim: int, group: int) -> Any:
+def attend_for(dim: int, group: int, half: int) -> Any:
     """The part for heads of `dim` values, `group` query heads to a key head.
 
-    Both are constants of the compiled code, see `cpu_dots`.
+    half: 1 if keys and values are in 16 bits. All are constants of the compiled code, see
+    `cpu_dots`.
     """
+    size_of = 2 if half else 4
     scale = f32(1 / math.sqrt(dim))
 
     @cfunc(PART, **OPTIONS)
@@ -40,7 +42,8 @@ def attend_for(dim: int, group: int) -> Any:
         out = carray(arguments[4], (1 << 40, kv_heads * group, dim), dtype=np.float32)
         heads = kv_heads * group
         scores = carray(arguments[5], (1 << 20, heads, longest), dtype=np.float32)[thread_rank()]
-        token_bytes, page_bytes = 4 * kv_heads * dim, 4 * block * kv_heads * dim
+        token_bytes = size_of * kv_heads * dim
+        page_bytes, step = block * token_bytes, 4 * longest  # step: from head to head
         item, last = share(requests * kv_heads)
         while item < last:
             r, token = rows[0, item // kv_heads], rows[1, item // kv_heads]
@@ -63,8 +66,8 @@ def attend_for(dim: int, group: int) -> Any:
                 for h in range(first_head, end_head):
                     q = qkv + 4 * (token * q_stride + h * group * dim)
                     to = scores[h * group].ctypes.data + 4 * b * block
-                    at = 4 * h * dim
-                    dots(dim, group, q, page + at, token_bytes, count, to, 4 * longest, ahead + at)
+                    k, next_k = page + size_of * h * dim, ahead + size_of * h * dim
+                    dots(dim, group, half, q, k, token_bytes, count, to, step, next_k)
             for h in range(first_head * group, end_head * group):
                 softmax(scores[h], context, scale)
                 for d in range(dim):
@@ -78,7 +81,7 @@ def attend_for(dim: int, group: int) -> Any:
                 for h in range(first_head, end_head):
                     p = scores[h * group].ctypes.data + 4 * b * block
                     to = result + 4 * (token * heads + h * group) * dim
-                    at = 4 * h * dim
-                    sums(dim, group, p, 4 * longest, page + at, token_bytes, count, to, ahead + at)
+                    v, next_v = page + size_of * h * dim, ahead + size_of * h * dim
+                    sums(dim, group, half, p, step, v, token_bytes, count, to, next_v)
 
     return attend

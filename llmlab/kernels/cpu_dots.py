@@ -3,7 +3,8 @@
     dots   scores[g, i] = q[g] . k[i]              the queries stay in registers
     sums   out[g] += sum over i of p[g, i] v[i]    the sums do
 
-for the positions i of one page and the `group` query heads g that share its key head.
+for the positions i of one page and the `group` query heads g that share its key head. Keys and
+values are float32, or 16 bits that are widened as they are read.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from llmlab.kernels.cpu_tile import FLOAT, I32, I64, load, number, prefetch, store
+from llmlab.kernels.cpu_tile import FLOAT, I32, I64, load, number, prefetch, store, widened
 from llmlab.kernels.cpu_width import WIDTH
 
 LINE = 64  # bytes of a cache line
@@ -56,9 +57,9 @@ def at_once(group: int, vectors: int) -> int:
     return max(fitting, default=1)
 
 
-def emit_dots(b: ir.IRBuilder, dim: int, group: int, args: Any) -> None:
+def emit_dots(b: ir.IRBuilder, dim: int, group: int, half: bool, args: Any) -> None:
     q, k, k_step, count, out, step, ahead = args
-    width = gcd(dim, WIDTH)
+    width, size = gcd(dim, WIDTH), 2 if half else 4
     vector = ir.VectorType(FLOAT, width)
     fma = _function(b, f"llvm.fma.v{width}f32", ir.FunctionType(vector, [vector] * 3))
     kind = ir.FunctionType(FLOAT, [FLOAT, vector])
@@ -67,8 +68,9 @@ def emit_dots(b: ir.IRBuilder, dim: int, group: int, args: Any) -> None:
     queries = {(g, j): load(b, vector, q, number(4 * (g * dim + j * width)), 4) for g, j in cells}
     i, _, body, after = _loop(b, "dots")
     row = b.add(k, b.mul(i, k_step))
-    keys = [load(b, vector, row, number(4 * j * width), 4) for j in range(dim // width)]
-    _fetch(b, ahead, i, k_step, 4 * dim)
+    places = [number(size * j * width) for j in range(dim // width)]
+    keys = [widened(b, half, width, row, place) for place in places]
+    _fetch(b, ahead, i, k_step, size * dim)
     for g in range(group):
         dot = b.fmul(queries[g, 0], keys[0])
         for j in range(1, dim // width):
@@ -78,10 +80,10 @@ def emit_dots(b: ir.IRBuilder, dim: int, group: int, args: Any) -> None:
     _repeat(b, i, count, body, after)
 
 
-def emit_sums(b: ir.IRBuilder, dim: int, group: int, first: int, args: Any) -> None:
+def emit_sums(b: ir.IRBuilder, dim: int, group: int, half: bool, first: int, args: Any) -> None:
     """The sums of `at_once` vectors of the values from `first` on."""
     p, step, v, v_step, count, out, ahead = args
-    width = gcd(dim, WIDTH)
+    width, size = gcd(dim, WIDTH), 2 if half else 4
     vector = ir.VectorType(FLOAT, width)
     fma = _function(b, f"llvm.fma.v{width}f32", ir.FunctionType(vector, [vector] * 3))
     undefined, spread = ir.Constant(vector, ir.Undefined), ir.VectorType(I32, width)
@@ -91,9 +93,9 @@ def emit_sums(b: ir.IRBuilder, dim: int, group: int, first: int, args: Any) -> N
     i, before, body, after = _loop(b, "sums")
     total = {cell: b.phi(vector) for cell in where}
     row = b.add(v, b.mul(i, v_step))
-    values = {j: load(b, vector, row, number(4 * j * width), 4) for j in here}
+    values = {j: widened(b, half, width, row, number(size * j * width)) for j in here}
     if first == 0:
-        _fetch(b, ahead, i, v_step, 4 * dim)
+        _fetch(b, ahead, i, v_step, size * dim)
     for g in range(group):
         weight = load(b, FLOAT, b.add(p, b.mul(step, number(g))), b.mul(i, number(4)), 4)
         one = b.insert_element(undefined, weight, ir.Constant(I32, 0))
@@ -108,9 +110,7 @@ def emit_sums(b: ir.IRBuilder, dim: int, group: int, first: int, args: Any) -> N
         store(b, total[cell], out, place)
 
 
-# `dim` and `group` must be constants where these are called: the loops over them are written out.
-# They are arguments and no closure: numba finds what it compiled before by the values that a
-# function closes over, and finds nothing by a function among them.
+# dim, group and half must be constants where these are called: loops over them are written out.
 
 
 @intrinsic(prefer_literal=True)
@@ -118,6 +118,7 @@ def dots(
     context: Any,
     dim: Any,
     group: Any,
+    half: Any,
     q: Any,
     k: Any,
     k_step: Any,
@@ -126,16 +127,16 @@ def dots(
     step: Any,
     ahead: Any,
 ) -> Any:
-    """(dim, group, q, k, bytes from key to key, count, scores, bytes from head to head, ahead).
+    """Of `count` keys, `k_step` bytes apart; the scores of a head are `step` bytes apart.
 
     count >= 1. ahead: where the keys or values lie that are read next, as many and as far apart.
     """
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        emit_dots(b, dim.literal_value, group.literal_value, args[2:])
+        emit_dots(b, dim.literal_value, group.literal_value, bool(half.literal_value), args[3:])
         return context.get_dummy_value()
 
-    return types.void(dim, group, *[types.intp] * 7), generate
+    return types.void(dim, group, half, *[types.intp] * 7), generate
 
 
 @intrinsic(prefer_literal=True)
@@ -143,6 +144,7 @@ def sums(
     context: Any,
     dim: Any,
     group: Any,
+    half: Any,
     p: Any,
     step: Any,
     v: Any,
@@ -151,7 +153,7 @@ def sums(
     out: Any,
     ahead: Any,
 ) -> Any:
-    """(dim, group, p, bytes from head to head, v, bytes from value to value, count, out, ahead).
+    """Of `count` values, `v_step` bytes apart; the scores of a head are `step` bytes apart.
 
     count >= 1, ahead: as in `dots`.
     """
@@ -159,7 +161,9 @@ def sums(
     def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
         vectors = dim.literal_value // gcd(dim.literal_value, WIDTH)
         for first in range(0, vectors, at_once(group.literal_value, vectors)):
-            emit_sums(b, dim.literal_value, group.literal_value, first, args[2:])
+            emit_sums(
+                b, dim.literal_value, group.literal_value, bool(half.literal_value), first, args[3:]
+            )
         return context.get_dummy_value()
 
-    return types.void(dim, group, *[types.intp] * 7), generate
+    return types.void(dim, group, half, *[types.intp] * 7), generate

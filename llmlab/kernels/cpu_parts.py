@@ -11,10 +11,13 @@ Compiled by numba, in float32. Sizes come first in each part's arguments, see `c
 from __future__ import annotations
 
 import math
+from functools import cache
+from typing import Any
 
 import numpy as np
 from numba import carray, cfunc, njit
 
+from llmlab.kernels.cpu_cache import put
 from llmlab.kernels.cpu_share import OPTIONS, PART, share
 
 f32, i32 = np.float32, np.int32
@@ -89,46 +92,53 @@ def rotated(x, cos, sin, out, scale, half):
         out[half + i] = b * cos[half + i] + a * sin[half + i]
 
 
-@cfunc(PART, **OPTIONS)
-def rope_write(arguments):
-    """Rotate queries and keys of qkv [T, Hq + 2 Hkv, D] in place; keys, values into their slots.
+@cache
+def rope_write_for(half: int) -> Any:
+    """The part for a pool of float32, or of 16 bits if half is 1."""
 
-    Where the model has norms of single heads (Qwen3), they come first. A slot of -1 is padding.
-    """
-    size = carray(arguments[0], 5, dtype=np.int64)
-    rows, heads, kv_heads, dim, has_norms = size[0], size[1], size[2], size[3], size[4]
-    eps = carray(arguments[1], 1, dtype=np.float32)[0]
-    both = heads + kv_heads
-    qkv = carray(arguments[2], (rows, both + kv_heads, dim), dtype=np.float32)
-    positions = carray(arguments[3], rows, dtype=np.int64)
-    slots = carray(arguments[4], rows, dtype=np.int64)
-    # How long the table and the pool are, is the caller's business.
-    cos = carray(arguments[5], (1 << 40, dim), dtype=np.float32)
-    sin = carray(arguments[6], (1 << 40, dim), dtype=np.float32)
-    k_cache = carray(arguments[7], (1 << 40, kv_heads, dim), dtype=np.float32)
-    v_cache = carray(arguments[8], (1 << 40, kv_heads, dim), dtype=np.float32)
-    norms = carray(arguments[9], (2, dim), dtype=np.float32)
-    first, last = share(rows)
-    for t in range(first, last):
-        place, slot = positions[t], slots[t]
-        for h in range(both):
-            x = qkv[t, h]
-            scale = f32(1)
-            if has_norms:
-                total = f32(0)
-                for i in range(dim):
-                    total += x[i] * x[i]
-                scale = f32(1) / math.sqrt(total / f32(dim) + eps)
-                for i in range(dim):
-                    x[i] *= norms[0 if h < heads else 1, i]
-            rotated(x, cos[place], sin[place], x, scale, dim // 2)
-            if h >= heads and slot >= 0:
-                for i in range(dim):
-                    k_cache[slot, h - heads, i] = x[i]
-        if slot >= 0:
-            for h in range(kv_heads):
-                for i in range(dim):
-                    v_cache[slot, h, i] = qkv[t, both + h, i]
+    @cfunc(PART, **OPTIONS)
+    def rope_write(arguments):
+        """Rotate queries and keys of qkv [T, Hq + 2 Hkv, D] in place; keys, values to their slots.
+
+        Where the model has norms of single heads (Qwen3), they come first. A slot of -1 is padding.
+        """
+        size = carray(arguments[0], 7, dtype=np.int64)
+        rows, heads, kv_heads, dim, has_norms = size[0], size[1], size[2], size[3], size[4]
+        k_cache, v_cache = size[5], size[6]  # addresses
+        eps = carray(arguments[1], 1, dtype=np.float32)[0]
+        both = heads + kv_heads
+        qkv = carray(arguments[2], (rows, both + kv_heads, dim), dtype=np.float32)
+        positions = carray(arguments[3], rows, dtype=np.int64)
+        slots = carray(arguments[4], rows, dtype=np.int64)
+        # How long the table and the pool are, is the caller's business.
+        cos = carray(arguments[5], (1 << 40, dim), dtype=np.float32)
+        sin = carray(arguments[6], (1 << 40, dim), dtype=np.float32)
+        norms = carray(arguments[7], (2, dim), dtype=np.float32)
+        first, last = share(rows)
+        for t in range(first, last):
+            place, slot = positions[t], slots[t]
+            for h in range(both):
+                x = qkv[t, h]
+                scale = f32(1)
+                if has_norms:
+                    total = f32(0)
+                    for i in range(dim):
+                        total += x[i] * x[i]
+                    scale = f32(1) / math.sqrt(total / f32(dim) + eps)
+                    for i in range(dim):
+                        x[i] *= norms[0 if h < heads else 1, i]
+                rotated(x, cos[place], sin[place], x, scale, dim // 2)
+                if h >= heads and slot >= 0:
+                    to = (slot * kv_heads + h - heads) * dim
+                    for i in range(dim):
+                        put(half, k_cache, to + i, x[i])
+            if slot >= 0:
+                for h in range(kv_heads):
+                    to = (slot * kv_heads + h) * dim
+                    for i in range(dim):
+                        put(half, v_cache, to + i, qkv[t, both + h, i])
+
+    return rope_write
 
 
 @cfunc(PART, **OPTIONS)

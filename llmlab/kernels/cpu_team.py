@@ -18,6 +18,9 @@ import torch
 
 # Under these names compiled code finds the pool's functions.
 RANK, SIZE = "llmlab_thread_rank", "llmlab_team_size"
+# What numba's wrappers would call to report an error; parts raise none.
+NEVER_CALLED = ("numba_gil_ensure", "numba_gil_release", "NRT_MemInfo_call_dtor")
+NAMES = (RANK, SIZE, *NEVER_CALLED)
 
 
 @cache
@@ -48,16 +51,23 @@ def _alone_size() -> int:
     return 1
 
 
-def symbols() -> dict[str, int]:
-    """Addresses of the pool's functions, by the names that compiled code calls them by."""
+def address_of(name: str) -> int:
+    """Where a function or variable that compiled code names lies: the pool's, C's or Python's.
+
+    LookupError if nowhere in this process.
+    """
     library = pool()
-    found: tuple[Any, Any] = (_alone_rank, _alone_size)
-    if library is not None:
-        found = library.omp_get_thread_num, library.omp_get_num_threads
-    return {
-        name: ctypes.cast(function, ctypes.c_void_p).value or 0
-        for name, function in zip((RANK, SIZE), found, strict=True)
-    }
+    found: Any
+    if name in (RANK, SIZE):
+        found = _alone_rank if name == RANK else _alone_size
+        if library is not None:
+            found = library.omp_get_thread_num if name == RANK else library.omp_get_num_threads
+    else:
+        try:
+            found = getattr(ctypes.pythonapi, "abort" if name in NEVER_CALLED else name)
+        except AttributeError as error:
+            raise LookupError(name) from error
+    return ctypes.cast(found, ctypes.c_void_p).value or 0
 
 
 @cache

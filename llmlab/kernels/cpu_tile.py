@@ -35,11 +35,11 @@ def load(b: ir.IRBuilder, kind: ir.Type, base: Any, offset: Any, align: int) -> 
     return found
 
 
-def weights(b: ir.IRBuilder, half: bool, base: Any, offset: Any) -> Any:
-    """A vector of float32 weights, stored as such or in 16 bits."""
+def widened(b: ir.IRBuilder, half: bool, width: int, base: Any, offset: Any) -> Any:
+    """A vector of float32 values, stored as such or in 16 bits."""
     kind = HALF if half else FLOAT
-    found = load(b, ir.VectorType(kind, WIDTH), base, offset, 2 if half else 4)
-    return b.fpext(found, ir.VectorType(FLOAT, WIDTH)) if half else found
+    found = load(b, ir.VectorType(kind, width), base, offset, 2 if half else 4)
+    return b.fpext(found, ir.VectorType(FLOAT, width)) if half else found
 
 
 def broadcast(b: ir.IRBuilder, value: Any) -> Any:
@@ -94,7 +94,7 @@ def emit_tile(b: ir.IRBuilder, rows: int, panels: int, kind: Kind, args: Any) ->
     sums = {cell: b.phi(vector) for cell in cells}
     at = b.mul(k, number(COLUMNS * size))
     wide = {
-        (p, j): weights(b, kind.half, w_panels[p], b.add(at, number(j * WIDTH * size)))
+        (p, j): widened(b, kind.half, WIDTH, w_panels[p], b.add(at, number(j * WIDTH * size)))
         for p, j in column
     }
     if kind.keep:

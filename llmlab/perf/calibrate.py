@@ -153,7 +153,7 @@ def engine_precision(model: Any) -> Precision:
         torch.bfloat16: "bf16",
     }
     stored = names[model.dtype]
-    return Precision("fp16" if model.packed else stored, stored)
+    return Precision("fp16" if model.packed else stored, names[model.kv_dtype])
 
 
 def calibration_loads(context: int) -> list[tuple[int, int, int]]:
@@ -177,8 +177,8 @@ def time_engine_steps(
         max_num_batched_tokens=256, max_num_seqs=64, num_blocks=1024, max_model_len=context
     )
     deadline = time.perf_counter() + budget_s
-    steps: list[TimedStep] = []
-    for requests, prompt, output in [(2, 8, 4), *calibration_loads(context)]:  # first: warm-up
+
+    def run(requests: int, prompt: int, output: int) -> list[TimedStep]:
         say(f"engine steps, {requests} requests of {prompt} + {output} tokens")
         engine = Engine(model, config)
         for number in range(requests):
@@ -186,12 +186,11 @@ def time_engine_steps(
             engine.add(ids, SamplingParams(max_tokens=output, ignore_eos=True))
         while engine.has_work and time.perf_counter() < deadline:
             engine.step()
-        shapes = trace_shapes(engine.trace)
-        for shape, step in zip(shapes, engine.trace.steps, strict=True):
-            steps.append(TimedStep(shape, (step.t_end - step.t_start) / 1e9))
-        if time.perf_counter() >= deadline:
-            break
-    return steps[4:]  # without the warm-up
+        shapes = zip(trace_shapes(engine.trace), engine.trace.steps, strict=True)
+        return [TimedStep(shape, (step.t_end - step.t_start) / 1e9) for shape, step in shapes]
+
+    run(2, 8, 4)  # warm-up
+    return [step for load in calibration_loads(context) for step in run(*load)]
 
 
 def median_by_shape(steps: Sequence[TimedStep]) -> list[TimedStep]:

@@ -89,7 +89,10 @@ def history_model(limit: int = 64):
     config = ModelConfig("history", 1, 1, 1, 1, 1, 1, VOCAB, limit)
     tokenizer = ByteTokenizer()
     tokenizer.eos_token_id = None
-    return SimpleNamespace(config=config, tokenizer=tokenizer, device="cpu", dtype=torch.float32)
+    dtype = torch.float32
+    return SimpleNamespace(
+        config=config, tokenizer=tokenizer, device="cpu", dtype=dtype, kv_dtype=dtype
+    )
 
 
 class HistoryRunner:

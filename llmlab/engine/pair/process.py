@@ -59,7 +59,7 @@ def work(side: str, job: PairJob, store: Any, emit: Emit) -> dict[str, Any]:
 
 def about(model: Model, job: PairJob) -> dict[str, Any]:
     """What a reader of the result must know even if this worker dies."""
-    c, size = model.config, torch.empty(0, dtype=model.dtype).element_size()
+    c, size = model.config, model.kv_dtype.itemsize
     encode = model.tokenizer.encode
     return {
         "model": c.name,
