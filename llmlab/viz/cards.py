@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from html import escape
 
 from llmlab.measure.per_request import RequestMetrics
-
-FEWEST_FOR_P99 = 100
+from llmlab.measure.stats import FULL_P99, percentile
+from llmlab.viz.palette import INK
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ def four_numbers(metrics: RequestMetrics | None, server_rate: float | None = Non
     """TTFT, TPOT, ITL and output rate. `server_rate` in tokens/s, all requests together."""
     m = metrics
     gaps = (m.itl or []) if m else []
-    p50, p95, p99 = (_percentile(gaps, q) for q in (50, 95, 99))
+    p50, p95, p99 = (percentile(gaps, q) for q in (50, 95, 99))
     itl_note = f"p50 {_ms(p50)}, p95 {_ms(p95)} ms; {len(gaps)} gaps"
-    if 0 < len(gaps) < FEWEST_FOR_P99:
+    if 0 < len(gaps) < FULL_P99:
         itl_note += ": so few that p99 is the slowest one or two"
     return [
         Number(
@@ -57,14 +57,6 @@ def four_numbers(metrics: RequestMetrics | None, server_rate: float | None = Non
     ]
 
 
-def _percentile(samples: list[float], q: float) -> float | None:
-    if not samples:
-        return None
-    import numpy as np
-
-    return float(np.percentile(samples, q))
-
-
 def _ms(value: float | None, digits: int = 0) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
@@ -73,7 +65,7 @@ TILE = (
     "flex:1 1 150px;min-width:150px;padding:10px 14px;border-radius:8px;"
     "border:1px solid var(--jp-border-color1,#8884)"
 )
-INK, SOFT = "var(--jp-ui-font-color1,inherit)", "var(--jp-ui-font-color2,inherit)"
+SOFT = "var(--jp-ui-font-color2,inherit)"
 
 
 def card_html(numbers: list[Number]) -> str:

@@ -18,12 +18,18 @@ HAIRLINE = "rgba(255,255,255,0.6)"  # between bars of one colour; plain white gl
 
 SERIES = (PREFILL, DECODE, READY, QUEUE, QUIET)
 TOP = {"y": 1, "yanchor": "top", "pad": {"t": 14}}  # of a title, however high the margin is
+INK = "var(--jp-ui-font-color1,inherit)"  # of HTML: the page's own
 FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
 
 
 def whence(simulated: bool) -> str:
     """The end of a title: where its figures come from."""
     return " · simulated" if simulated else " · real"
+
+
+def origin(simulated: bool) -> str:
+    """The beginning of a sentence that tells figures: where they come from."""
+    return "Simulated" if simulated else "Measured on this machine"
 
 
 def layout(title: str, height: int, **more: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmlab.engine import load_model
-from llmlab.perf.hardware import Hardware, hardware_catalog
+from llmlab.perf.hardware import Hardware, hardware_catalog, load_hardware
 from llmlab.perf.models import models_catalog
 from llmlab.perf.roofline import attainable_flops
 from llmlab.viz.exercise import attempt
@@ -23,10 +23,10 @@ def test_every_model_on_every_device_has_a_place_under_its_roof(panel):
     for model in models_catalog().entries:
         for device in hardware_catalog().entries:
             panel.model.value, panel.device.value = model, device
-            hardware, dtype = panel._deployment()
+            hardware = load_hardware(device)
             for place in panel.places():
                 roof = attainable_flops(
-                    place.point.intensity, hardware.flops(dtype), hardware.bandwidth
+                    place.point.intensity, hardware.flops("bf16"), hardware.bandwidth
                 )
                 assert 0 < place.point.flops_per_s <= roof * 1.0001
 

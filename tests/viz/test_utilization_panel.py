@@ -36,7 +36,7 @@ def bars(figure):
 
 
 def test_a_bar_is_work_over_time_over_the_ceiling():
-    shares, texts = bars(gauges([DECODE, PREFILL], CEILINGS, "fp32", simulated=False))
+    shares, texts = bars(gauges([DECODE, PREFILL], simulated=False))
     assert shares["decode · compute"] == pytest.approx(10)
     assert shares["decode · bandwidth"] == pytest.approx(90)
     assert shares["prefill · compute"] == pytest.approx(20)
@@ -59,9 +59,9 @@ def test_the_words_name_the_roof_and_the_ceilings():
 
 
 def test_rows_stay_where_they_are_while_a_run_is_live():
-    figure = gauges([], CEILINGS, "fp32", simulated=True)
+    figure = gauges([], simulated=True)
     before = list(figure.data[1].y)
-    update_gauges(figure, [DECODE], CEILINGS, "fp32", True)
+    update_gauges(figure, [DECODE], simulated=True)
     assert list(figure.data[1].y) == before
     assert len(before) == 2 * len(PHASES)
     assert "simulated" in figure.layout.title.text
@@ -69,7 +69,7 @@ def test_rows_stay_where_they_are_while_a_run_is_live():
 
 def test_a_share_over_its_ceiling_still_fits_into_the_picture():
     hot = PhaseSummary("decode", 1, 1.0, Utilization(1e9, 3e9, 0.01, 1e12, 1e11))
-    figure = gauges([hot], CEILINGS, "fp32", simulated=False)
+    figure = gauges([hot], simulated=False)
     assert figure.layout.xaxis.range[1] > 300
 
 

@@ -7,13 +7,14 @@ from typing import Any
 
 from llmlab.perf.hardware import Hardware
 from llmlab.perf.roofline import NEAR, PHASES, PhaseSummary
+from llmlab.viz.figures.roofline import roof_words
 from llmlab.viz.palette import DECODE, PREFILL, QUIET, READY, layout
 
 COLOURS = {"prefill": PREFILL, "decode": DECODE, "mixed": READY}
 TRACK = "rgba(122,122,122,0.16)"
 
 
-def gauges(phases: Sequence[PhaseSummary], ceilings: Hardware, dtype: str, simulated: bool) -> Any:
+def gauges(phases: Sequence[PhaseSummary], simulated: bool) -> Any:
     """Plotly figure: two bars for each phase of `PHASES`, on a track that ends at the ceiling."""
     import plotly.graph_objects as go
 
@@ -23,17 +24,11 @@ def gauges(phases: Sequence[PhaseSummary], ceilings: Hardware, dtype: str, simul
     figure.add_bar(name="in use", orientation="h", cliponaxis=False)
     figure.update_xaxes(title_text="share of the ceiling, %")
     figure.update_yaxes(autorange="reversed", showgrid=False)
-    update_gauges(figure, phases, ceilings, dtype, simulated)
+    update_gauges(figure, phases, simulated)
     return figure
 
 
-def update_gauges(
-    figure: Any,
-    phases: Sequence[PhaseSummary],
-    ceilings: Hardware,
-    dtype: str,
-    simulated: bool,
-) -> None:
+def update_gauges(figure: Any, phases: Sequence[PhaseSummary], simulated: bool) -> None:
     """Redraw in place. All phases keep their rows, so that nothing jumps while a run is live."""
     found = {p.phase: p for p in phases}
     labels, shares, colours, texts = [], [], [], []
@@ -94,10 +89,7 @@ def gauges_summary(phases: Sequence[PhaseSummary]) -> str:
     """One sentence: which roof each phase is near."""
     if not phases:
         return "No step yet"
-    parts = []
-    for p in phases:
-        roof = "neither roof" if p.whole.near == "neither" else f"the {p.whole.near} roof"
-        parts.append(f"{p.phase} steps are near {roof}")
+    parts = [f"{p.phase} steps are near {roof_words(p.whole.near)}" for p in phases]
     return "; ".join(parts).capitalize()
 
 

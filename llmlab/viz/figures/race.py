@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmlab.viz.palette import DECODE, PREFILL, QUIET, layout, whence
+from llmlab.viz.palette import DECODE, PREFILL, QUIET, layout, origin, whence
 from llmlab.viz.race import Lap
 from llmlab.viz.show import Shown, live_figure, number, shown_table
 
@@ -139,7 +139,7 @@ def race_summary(laps: Sequence[Lap]) -> str:
         return "The race has not been run to its end yet."
     slowest = max(laps, key=lambda lap: lap.ms)
     fastest = min(laps, key=lambda lap: lap.ms)
-    where = "Simulated" if laps[0].trace.simulated else "Measured on this machine"
+    where = origin(laps[0].trace.simulated)
     ratio = slowest.ms / fastest.ms
     if ratio < 1.02:
         return f"{where}: {laps[0].policy} and {laps[1].policy} take the same time within 2 %."

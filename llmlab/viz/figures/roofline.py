@@ -104,6 +104,11 @@ def _ticks(low: float, high: float) -> dict[str, list[Any]]:
     }
 
 
+def roof_words(near: str) -> str:
+    """The roof that a step is near (`Utilization.near`), in a sentence."""
+    return "neither roof" if near == "neither" else f"the {near} roof"
+
+
 ROOFLINE_HEAD = ["point", "phase", "FLOP/B", "GFLOP/s", "share of the roof above it"]
 
 

@@ -17,7 +17,7 @@ from llmlab.viz.figures.block_map import (
     text_map,
     update_block_map,
 )
-from llmlab.viz.panels.controls import Knob, button, guarded, status_html
+from llmlab.viz.panels.controls import Knob, button, guarded, status_html, wrapping
 from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
 from llmlab.viz.widgets import toolkit
 
@@ -124,8 +124,6 @@ class BlockPanel:
         self.status, self.table = w.HTML(), w.HTML()
         self.figure: Any | None = None
         self._slot = w.VBox([])
-        row = w.HBox([*self._buttons(), self.who, self._abort_button()])
-        row.layout.flex_flow = "row wrap"
         self.widget = w.VBox(
             [
                 self.pool.widget,
@@ -133,7 +131,7 @@ class BlockPanel:
                 self.prompt.widget,
                 self.output.widget,
                 self.common.widget,
-                row,
+                wrapping(*self._buttons(), self.who, self._abort_button()),
                 self.status,
                 self._slot,
                 self.table,

@@ -13,7 +13,8 @@ from llmlab.sched.continuous import Continuous
 from llmlab.trace import Trace
 from llmlab.viz.figures.itl_strip import STRIP_HEAD, itl_strip, strip_rows, update_strip
 from llmlab.viz.figures.step_gantt import step_gantt, update_gantt
-from llmlab.viz.panels.controls import Knob, guarded
+from llmlab.viz.palette import origin
+from llmlab.viz.panels.controls import Knob, guarded, menu_of
 from llmlab.viz.panels.two_clocks import TwoClocks
 from llmlab.viz.show import boxed, live_figure, shown_table, table_html
 from llmlab.viz.trials import (
@@ -67,8 +68,7 @@ class ChunkPanel(TwoClocks):
         self.model, self.simulated_model, self.hardware = model, simulated_model, hardware
         self.real_requests = real_requests
         self.trials: list[Trial] = []
-        style = {"description_width": "150px"}
-        self.policy = w.Dropdown(options=[CHUNKED, WHOLE], description="Prompts are", style=style)
+        self.policy = menu_of("Prompts are", "policy", (CHUNKED, WHOLE), CHUNKED)
         self.policy.add_class("llmlab-chunk-policy")
         self.budget = Knob("Max batched tokens", 2048, 64, 8192, 64, "chunk-budget")
         self.documents = Knob("Documents, %", 50, 0, 100, 10, "chunk-documents")
@@ -212,13 +212,13 @@ class ChunkPanel(TwoClocks):
     def sentence(self, trial: Trial) -> str:
         """What the newest trial says, in words."""
         gap, wait = trial.figures[CHAT_GAP], trial.figures[DOCUMENT_TTFT]
-        where = "Simulated" if trial.simulated else "Measured on this machine"
         parts = []
         if gap is not None and trial.gap_p99 is not None:
             parts.append(f"chat gaps p95 {gap:.1f} ms, p99 {trial.gap_p99:.1f} ms")
         if wait is not None:
             parts.append(f"document TTFT p95 {wait:,.0f} ms")
-        return f"{where}, {trial.name.split(';')[0]}: {'; '.join(parts) or 'nothing ended'}."
+        how = f"{origin(trial.simulated)}, {trial.name.split(';')[0]}"
+        return f"{how}: {'; '.join(parts) or 'nothing ended'}."
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         limits = self._limits(self.trace)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
-from llmlab.viz.show import under_test
+from llmlab.viz.palette import INK
+from llmlab.viz.show import Shown, under_test
 from llmlab.viz.widgets import toolkit
 
-INK = "var(--jp-ui-font-color1, inherit)"
+TEXT = f"color:{INK};line-height:1.45;max-width:760px;overflow-wrap:anywhere"
+LABEL = {"description_width": "150px"}  # room for the longest label of a knob or menu
 GLYPHS = {"info": "○", "busy": "◔", "ok": "✓", "stop": "■", "error": "✗"}
-
-
 LOST = (
     "■ No kernel is behind this any more: run its cell again. Answers that were checked are kept."
 )
@@ -26,7 +26,7 @@ PAGE_STYLE = (
 
 
 def status_html(kind: str, text: str) -> str:
-    """A status line that a screen reader announces: glyph, word and text, escaped."""
+    """A status line that a screen reader announces: the glyph of its kind and the text, escaped."""
     return PAGE_STYLE + (
         f'<div role="status" aria-live="polite" style="color:{INK};line-height:1.4">'
         f"{GLYPHS[kind]} {escape(text)}</div>"
@@ -41,19 +41,23 @@ STOP_WAIT_S = 2.0
 def place_menu(real: bool, name: str) -> Any:
     """Where a panel runs its knobs' values; without a model only the simulated GPU is offered."""
     places = [SIMULATED] + ([REAL] if real else [])
-    menu = toolkit().Dropdown(
-        options=places, description="Where", style={"description_width": "150px"}
-    )
+    menu = menu_of("Where", "where", places, SIMULATED)
     menu.add_class(f"llmlab-{name}-where")
     return menu
 
 
-def menu_of(label: str, name: str, options: list[str], value: str) -> Any:
+def menu_of(label: str, name: str, options: Sequence[Any], value: Any) -> Any:
     """A menu of `options` that begins with `value`; ValueError says which there are."""
     if value not in options:
-        raise ValueError(f"{name} = {value!r}: must be one of {', '.join(options)}")
-    style = {"description_width": "150px"}
-    return toolkit().Dropdown(options=options, value=value, description=label, style=style)
+        raise ValueError(f"{name} = {value!r}: must be one of {', '.join(map(str, options))}")
+    return toolkit().Dropdown(options=options, value=value, description=label, style=LABEL)
+
+
+def wrapping(*parts: Any) -> Any:
+    """Side by side, and below one another on a narrow page."""
+    made = toolkit().HBox(parts)
+    made.layout.flex_flow = "row wrap"
+    return made
 
 
 class Knob:
@@ -67,9 +71,8 @@ class Knob:
         w = toolkit()
 
         self._told = False
-        style = {"description_width": "150px"}
         self.box = w.BoundedIntText(
-            value, min=low, max=high, step=step, description=label, style=style
+            value, min=low, max=high, step=step, description=label, style=LABEL
         )
         self.box.layout.width = "250px"
         self.slider = w.IntSlider(
@@ -79,8 +82,7 @@ class Knob:
         self.slider.add_class(f"llmlab-{name}-slider")
         self.box.add_class(f"llmlab-{name}-box")
         self._link = w.link((self.box, "value"), (self.slider, "value"))
-        self.widget = w.HBox([self.box, self.slider])
-        self.widget.layout.flex_flow = "row wrap"
+        self.widget = wrapping(self.box, self.slider)
 
     @property
     def value(self) -> int:
@@ -113,10 +115,15 @@ def guarded(show: Callable[[str], None], action: Callable[..., object]) -> Calla
     return call
 
 
+def prompts_shown(widget: Any, prompts: Sequence[str], how: str) -> Shown:
+    """A form; where there are no widgets, what it asks and `how` to answer."""
+    items = "".join(f"<li>{escape(prompt)}</li>" for prompt in prompts)
+    html, text = f"<ul>{items}</ul><p>{escape(how)}</p>", "\n".join([*prompts, how])
+    return Shown(widget, lambda: html, lambda: text)
+
+
 def button(text: str, name: str, style: str = "") -> Any:
     """A button with a class the browser tests can find."""
-    w = toolkit()
-
-    made = w.Button(description=text, button_style=style)
+    made = toolkit().Button(description=text, button_style=style)
     made.add_class(f"llmlab-{name}")
     return made

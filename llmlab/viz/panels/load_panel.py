@@ -18,6 +18,7 @@ from llmlab.viz.figures.load_sweep import (
     sweep_rows,
     update_sweep,
 )
+from llmlab.viz.palette import origin
 from llmlab.viz.panels.controls import SIMULATED, Knob, guarded, menu_of
 from llmlab.viz.panels.two_clocks import TwoClocks
 from llmlab.viz.show import boxed, live_figure, shown_table, table_html
@@ -175,7 +176,7 @@ class LoadPanel(TwoClocks):
         """The verdict in words, against the panel's two limits."""
         best = safe_users(self._runs, self.ttft.value, self.tpot.value)
         limits = f"TTFT {self.ttft.value} ms and TPOT {self.tpot.value} ms at the median"
-        where = "Simulated" if self.simulated else "Measured on this machine"
+        where = origin(self.simulated)
         tried = [run.users for run in self._runs]
         if best is None:
             return f"{where}. Not even {min(tried, default=1)} user meets {limits}."

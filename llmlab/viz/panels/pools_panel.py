@@ -53,16 +53,12 @@ class PoolsPanel:
         self.prompt_tokens, self.output_tokens = prompt_tokens, output_tokens
         self.max_num_batched_tokens = max_num_batched_tokens
         self._kept: dict[tuple[str, str, int], list[Served]] = {}
-        style = {"description_width": "150px"}
-        self.split = w.Dropdown(options=list(SPLITS), description="Pools", style=style)
+        self.split = menu_of("Pools", "split", SPLITS, SPLITS[0])
         links = list(interconnect_catalog().entries)
         self.link = menu_of("Link between", "interconnect", links, interconnect)
         budgets = sorted({max_num_batched_tokens, *BUDGETS}, reverse=True)
-        self.budget = w.Dropdown(
-            options=budgets,
-            value=max_num_batched_tokens,
-            description="Colocated: budget",
-            style=style,
+        self.budget = menu_of(
+            "Colocated: budget", "max_num_batched_tokens", budgets, max_num_batched_tokens
         )
         self.budget.add_class("llmlab-pools-budget")
         self.split.add_class("llmlab-pools-split")

@@ -19,11 +19,10 @@ from llmlab.check.question import (
     Question,
     SingleQuestion,
 )
-from llmlab.viz.panels.controls import INK
+from llmlab.viz.panels.controls import TEXT
 from llmlab.viz.panels.worksheet_panel import example_for
 from llmlab.viz.widgets import toolkit
 
-TEXT = f"color:{INK};line-height:1.45;max-width:760px;overflow-wrap:anywhere"
 # ipywidgets cuts long labels of radio buttons and checkboxes to one line; here they wrap.
 CSS = """<style>
 .llmlab-quiz .widget-radio-box label, .llmlab-quiz .widget-checkbox label {

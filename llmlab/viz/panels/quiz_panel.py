@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from html import escape
 from typing import Any
 
 from llmlab.check.library import find_question
-from llmlab.check.present import Table, ask, reveal
+from llmlab.check.present import ask, reveal
 from llmlab.check.prose import Commitment
 from llmlab.check.question import ProseQuestion, Question
 from llmlab.check.quiz import Sitting, select, whole_bank
 from llmlab.check.spacing import CONFIDENCE, RULE
 from llmlab.check.store import default_store
 from llmlab.check.student import current_student
-from llmlab.viz.panels.controls import INK, button, guarded, status_html
-from llmlab.viz.panels.quiz_inputs import CSS, TEXT, Input, make_input
-from llmlab.viz.show import Shown
+from llmlab.viz.palette import INK
+from llmlab.viz.panels.controls import (
+    TEXT,
+    button,
+    guarded,
+    prompts_shown,
+    status_html,
+    wrapping,
+)
+from llmlab.viz.panels.question_html import question_html
+from llmlab.viz.panels.quiz_inputs import CSS, Input, make_input
 from llmlab.viz.widgets import toolkit
 
 REFLECT = ("L3", "L4")
-_NUMBERED = tuple(enumerate(CONFIDENCE, 1))
 
 
 class QuizPanel:
@@ -39,22 +47,27 @@ class QuizPanel:
         *,
         ids: Sequence[str] = (),
     ) -> None:
-        w = toolkit()
-
         store = default_store()
         chosen = [find_question(name) for name in ids] or select(
             whole_bank(), store, topic=topic, level=level, role=role, count=count, seed=seed
         )
         self.sitting = Sitting(chosen, store, current_student())
+        self.sure = ""
+        self._build()
+        self._show()
+
+    def _build(self) -> None:
+        w = toolkit()
         self.head, self.prompt, self.shown = w.HTML(), w.HTML(), w.HTML()
         self.status = w.HTML()
         self.status.add_class("llmlab-quiz-status")
         self.place = w.VBox()
-        self.sure = ""
-        self.sure_buttons = {c: self._button(c, f"sure-{i}", self._sayer(c)) for i, c in _NUMBERED}
+        self.sure_buttons = {
+            level: self._button(level, f"sure-{number}", partial(self.say_sure, level))
+            for number, level in enumerate(CONFIDENCE, 1)
+        }
         label = w.HTML(f'<span style="color:{INK}">How sure are you?</span>')
-        self.sure_row = w.HBox([label, *self.sure_buttons.values()])
-        self.sure_row.layout.flex_flow = "row wrap"
+        self.sure_row = wrapping(label, *self.sure_buttons.values())
         self.assumes = self._note("Assumption", "that could change your answer")
         self.revise = self._note("Observation", "that would make you revise it")
         self.notes = w.VBox([self.assumes, self.revise])
@@ -63,16 +76,12 @@ class QuizPanel:
         self.short_button = self._button("Short answer", "short", self._short)
         self.full_button = self._button("Full answer", "full", self._full)
         self.next_button = self._button("Next question", "next", self._next)
-        buttons = w.HBox(
-            [
-                self.check_button,
-                self.hint_button,
-                self.short_button,
-                self.full_button,
-                self.next_button,
-            ]
+        self.answering = (
+            self.check_button,
+            self.hint_button,
+            self.short_button,
+            self.full_button,
         )
-        buttons.layout.flex_flow = "row wrap"
         self.widget = w.VBox(
             [
                 w.HTML(CSS),
@@ -81,19 +90,16 @@ class QuizPanel:
                 self.place,
                 self.sure_row,
                 self.notes,
-                buttons,
+                wrapping(*self.answering, self.next_button),
                 self.status,
                 self.shown,
             ]
         )
         self.widget.add_class("llmlab-quiz")
-        self._show()
 
     @staticmethod
     def _note(label: str, placeholder: str) -> Any:
-        w = toolkit()
-
-        box = w.Text(placeholder=placeholder, description=label, continuous_update=False)
+        box = toolkit().Text(placeholder=placeholder, description=label, continuous_update=False)
         box.layout.width = "min(620px, calc(100% - 8px))"
         return box
 
@@ -101,9 +107,6 @@ class QuizPanel:
         made = button(text, f"quiz-{name}", style)
         made.on_click(guarded(self._fail, lambda _: action()))
         return made
-
-    def _sayer(self, level: str) -> Any:
-        return lambda: self.say_sure(level)
 
     def say_sure(self, level: str) -> None:
         """Choose a confidence ("" for none); the chosen button carries a sign, not only colour."""
@@ -154,7 +157,7 @@ class QuizPanel:
             lines.append(f"Missed, and back first by {RULE}: {', '.join(missed)}.")
         self.prompt.value = "".join(f'<div style="{TEXT}">{escape(x)}</div>' for x in lines)
         self.sure_row.layout.display = self.notes.layout.display = "none"
-        for one in (self.check_button, self.hint_button, self.short_button, self.full_button):
+        for one in self.answering:
             one.layout.display = "none"
         self.next_button.disabled = True
         trouble = self.sitting.store.trouble
@@ -255,50 +258,7 @@ class QuizPanel:
     # -- where there are no widgets ------------------------------------------------------------
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        how = 'Without widgets: check("ID", answer), or llmlab quiz in a terminal.'
         student = self.sitting.student
         prompts = [f"{q.id}  {ask(q, student).prompt}" for q in self.sitting.questions]
-
-        def html() -> str:
-            items = "".join(f"<li>{escape(prompt)}</li>" for prompt in prompts)
-            return f"<ul>{items}</ul><p>{escape(how)}</p>"
-
-        def text() -> str:
-            return "\n".join([*prompts, how])
-
-        return Shown(self.widget, html, text)._repr_mimebundle_(**kwargs)
-
-
-def question_html(asked: Any) -> str:
-    """Prompt, report and trace of a question, escaped."""
-    parts = [f'<div style="{TEXT};margin-bottom:6px">{escape(asked.prompt)}</div>']
-    if asked.report:
-        style = f"color:{INK};border-left:3px solid #7A7A7A;padding:4px 10px;overflow-x:auto"
-        parts.append(f'<pre style="{style};margin:6px 0">{escape(asked.report.rstrip())}</pre>')
-    if asked.table:
-        parts.append(trace_html(asked.table))
-    parts.append(f'<div style="{TEXT};opacity:.8">{escape(asked.how)}.</div>')
-    return "".join(parts)
-
-
-def trace_html(table: Table) -> str:
-    """The steps of a trace: numbers to the right, words to the left, every cell escaped."""
-    sides = ["left" if name in table.words else "right" for name in table.head]
-
-    def row(tag: str, cells: Sequence[str]) -> str:
-        scope = ' scope="col"' if tag == "th" else ""
-        pairs = zip(cells, sides, strict=True)
-        made = (
-            f'<{tag}{scope} style="text-align:{side};padding:1px 14px 1px 0">{escape(cell)}</{tag}>'
-            for cell, side in pairs
-        )
-        return f"<tr>{''.join(made)}</tr>"
-
-    body = "".join(row("td", cells) for cells in table.rows)
-    style = f"color:{INK};line-height:1.35;font-variant-numeric:tabular-nums;border-spacing:0"
-    return (
-        f'<div style="{TEXT};opacity:.85;margin:6px 0 2px">{escape(table.caption)}</div>'
-        f'<div style="overflow-x:auto;margin-bottom:6px"><table style="{style}" '
-        f'aria-label="steps of the trace"><thead>{row("th", table.head)}</thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
+        how = 'Without widgets: check("ID", answer), or llmlab quiz in a terminal.'
+        return prompts_shown(self.widget, prompts, how)._repr_mimebundle_(**kwargs)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmlab.viz.figures.race import RACE_HEAD, race, race_rows, race_summary, update_race
 from llmlab.viz.live import painting, taken
-from llmlab.viz.panels.controls import Knob, guarded
+from llmlab.viz.panels.controls import Knob, guarded, menu_of
 from llmlab.viz.panels.two_clocks import TwoClocks
 from llmlab.viz.race import KINDS, Lap, draw_lengths, race_real, race_simulated
 from llmlab.viz.show import boxed, live_figure, shown_table, table_html
@@ -36,11 +36,7 @@ class RacePanel(TwoClocks):
 
         self.model, self.simulated_model = model, simulated_model
         self.hardware = "h100-sxm"
-        self.laps: list[Lap] = []
-        style = {"description_width": "150px"}
-        self.kind = w.Dropdown(
-            options=KINDS, value="exponential", description="Output lengths", style=style
-        )
+        self.kind = menu_of("Output lengths", "kind", KINDS, "exponential")
         self.kind.add_class("llmlab-race-kind")
         self.slots = Knob("Slots (max_num_seqs)", 4, 2, 32, 1, "race-slots")
         self.requests = Knob("Requests", 16, 4, 128, 4, "race-requests")
@@ -49,7 +45,7 @@ class RacePanel(TwoClocks):
             knob.on_change(guarded(self._fail, self._changed))
         self.kind.observe(guarded(self._fail, lambda _: self._changed()), names="value")
         self.table = w.HTML()
-        self.laps = self._simulate(self._size())
+        self.laps: list[Lap] = self._simulate(self._size())
         self.figure = live_figure(race(self.laps))
         self.widget = w.VBox(
             [

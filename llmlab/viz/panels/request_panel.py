@@ -15,7 +15,8 @@ from llmlab.viz.figures.request_timeline import (
     update_timeline,
 )
 from llmlab.viz.live import LiveRun, painting
-from llmlab.viz.panels.controls import INK, Knob, button, guarded, status_html
+from llmlab.viz.palette import INK
+from llmlab.viz.panels.controls import LABEL, Knob, button, guarded, status_html
 from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
 from llmlab.viz.widgets import toolkit
 
@@ -70,8 +71,7 @@ class RequestPanel:
         self.live = LiveRun()
         self.request_id: str | None = None
         self._text = ""
-        style = {"description_width": "150px"}
-        self.prompt = w.Textarea(prompt, description="Your prompt", rows=3, style=style)
+        self.prompt = w.Textarea(prompt, description="Your prompt", rows=3, style=LABEL)
         self.prompt.layout.width = "min(calc(100% - 8px), 700px)"
         self.prompt.add_class("llmlab-prompt")
         self.length = Knob("Most output tokens", max_tokens, 1, 256, 1, "length")

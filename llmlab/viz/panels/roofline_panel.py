@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from llmlab.perf.cost import StepShape, step_shape
-from llmlab.perf.hardware import hardware_catalog
-from llmlab.perf.models import models_catalog
+from llmlab.perf.cost import CostModel, Precision, StepShape, step_shape
+from llmlab.perf.hardware import Hardware, hardware_catalog, load_hardware
+from llmlab.perf.models import load_model_config, models_catalog
 from llmlab.perf.roofline import Utilization, utilization
-from llmlab.viz.figures.roofline import Point, roofline, update_roofline
+from llmlab.sim.step_time import StepTime, default_constants
+from llmlab.viz.figures.roofline import Point, roof_words, roofline, update_roofline
 from llmlab.viz.panels.controls import Knob, guarded, menu_of, status_html
 from llmlab.viz.show import boxed, live_figure, shown_table, table_html
 from llmlab.viz.widgets import toolkit
 
+DTYPE = "bf16"
 HEAD = ["step", "time (simulated)", "compute", "bandwidth", "FLOP/B", "nearer roof"]
 
 
@@ -58,10 +60,8 @@ class RooflinePanel:
         self.prompt = Knob("Prompt tokens", 512, 16, 8192, 16, "roofline-prompt")
         self.status = w.HTML()
         self.table = w.HTML()
-        places = self.places()
-        hw, dtype = self._deployment()
-        points = [p.point for p in places]
-        self.figure = live_figure(roofline(hw, dtype, points, simulated=True))
+        points = [p.point for p in self.places()]
+        self.figure = live_figure(roofline(self._hardware(), DTYPE, points, simulated=True))
         for knob in (self.batch, self.context, self.prompt):
             knob.on_change(guarded(self._fail, self._draw))
         for menu in (self.model, self.device):
@@ -81,10 +81,8 @@ class RooflinePanel:
         self.widget.add_class("llmlab-roofline-panel")
         self._draw()
 
-    def _deployment(self) -> tuple[Any, str]:
-        from llmlab.perf.hardware import load_hardware
-
-        return load_hardware(self.device.value), "bf16"
+    def _hardware(self) -> Hardware:
+        return load_hardware(self.device.value)
 
     def places(self) -> list[Place]:
         """The decode step and the prefill step of the knobs' values."""
@@ -98,28 +96,23 @@ class RooflinePanel:
 
     def place(self, label: str, phase: str, shape: StepShape) -> Place:
         """Where a step of this shape lies, with the step time of the simulator."""
-        from llmlab.perf.cost import CostModel, Precision
-        from llmlab.perf.models import load_model_config
-        from llmlab.sim.step_time import StepTime, default_constants
-
-        hardware, dtype = self._deployment()
-        cost = CostModel(load_model_config(self.model.value), Precision(dtype, dtype))
-        constants = default_constants(hardware.name)
-        seconds = StepTime(cost, hardware, constants).seconds(shape)
+        hardware = self._hardware()
+        cost = CostModel(load_model_config(self.model.value), Precision(DTYPE, DTYPE))
+        seconds = StepTime(cost, hardware, default_constants(hardware.name)).seconds(shape)
         return Place(label, phase, seconds * 1e3, utilization(shape, seconds, cost, hardware))
 
     def _draw(self) -> None:
         places = self.places()
-        hardware, dtype = self._deployment()
         rows = [p.row() for p in places]
         self.table.value = table_html("The same as a table (simulated)", HEAD, rows)
         self.status.value = status_html("info", self.sentence(places))
         with self.figure.batch_update():
-            update_roofline(self.figure, hardware, dtype, [p.point for p in places], True)
+            points = [p.point for p in places]
+            update_roofline(self.figure, self._hardware(), DTYPE, points, simulated=True)
 
     def sentence(self, places: list[Place]) -> str:
         """What the picture says, in words."""
-        parts = [f"{p.label}: {p.ms:.2f} ms, near {_roof(p.achieved.near)}" for p in places]
+        parts = [f"{p.label}: {p.ms:.2f} ms, near {roof_words(p.achieved.near)}" for p in places]
         return "Simulated: " + "; ".join(parts) + "."
 
     def _fail(self, text: str) -> None:
@@ -130,7 +123,3 @@ class RooflinePanel:
         rows = [p.row() for p in places]
         shown = shown_table(self.sentence(places), HEAD, rows, self.widget, self.figure)
         return shown._repr_mimebundle_(**kwargs)
-
-
-def _roof(near: str) -> str:
-    return "neither roof" if near == "neither" else f"the {near} roof"

@@ -20,6 +20,7 @@ from llmlab.viz.figures.gauges import (
     update_gauges,
 )
 from llmlab.viz.live import painting, taken
+from llmlab.viz.palette import origin
 from llmlab.viz.panels.controls import Knob, guarded
 from llmlab.viz.panels.two_clocks import TwoClocks
 from llmlab.viz.show import boxed, live_figure, shown_table, table_html
@@ -62,7 +63,7 @@ class UtilizationPanel(TwoClocks):
         for knob in knobs:
             knob.on_change(guarded(self._fail, self._changed))
         self.table = w.HTML()
-        self.figure = live_figure(gauges([], self.device, "bf16", simulated=True))
+        self.figure = live_figure(gauges([], simulated=True))
         guarded(self._fail, self.start)()
         self.widget = w.VBox(
             [
@@ -158,7 +159,7 @@ class UtilizationPanel(TwoClocks):
             + f'<p style="line-height:1.4">{escape(ceilings_text(ceilings, dtype))}.</p>'
         )
         with self.figure.batch_update():
-            update_gauges(self.figure, self.phases, ceilings, dtype, trace.simulated)
+            update_gauges(self.figure, self.phases, trace.simulated)
 
     def _show(self, trace: Trace) -> None:
         self._draw(trace)
@@ -172,8 +173,7 @@ class UtilizationPanel(TwoClocks):
 
     def sentence(self) -> str:
         """What the gauges say, in words."""
-        where = "Simulated" if self.simulated else "Measured on this machine"
-        return f"{where}, all steps. {gauges_summary(self.phases)}."
+        return f"{origin(self.simulated)}, all steps. {gauges_summary(self.phases)}."
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         rows, caption = gauges_rows(self.phases), f"{self.sentence()} {self.caption()}"

@@ -8,11 +8,17 @@ from typing import Any
 from llmlab.check import Result, check, current_student, hint, load_worksheet, progress
 from llmlab.check.checker import last_answer
 from llmlab.check.worksheet import Item, Worksheet
-from llmlab.viz.panels.controls import INK, button, guarded, status_html
-from llmlab.viz.show import Shown
+from llmlab.viz.palette import INK
+from llmlab.viz.panels.controls import (
+    LABEL,
+    TEXT,
+    button,
+    guarded,
+    prompts_shown,
+    status_html,
+    wrapping,
+)
 from llmlab.viz.widgets import toolkit
-
-PROMPT = f"color:{INK};line-height:1.45;max-width:760px;overflow-wrap:anywhere"
 
 
 def slug(item_id: str) -> str:
@@ -36,14 +42,12 @@ class _Row:
         self._changed = changed
         name = slug(item.id)
         prompt = item.prompt_for(current_student())
-        self.prompt = w.HTML(
-            f'<div style="{PROMPT}"><b>{escape(item.id)}</b> {escape(prompt)}</div>'
-        )
+        self.prompt = w.HTML(f'<div style="{TEXT}"><b>{escape(item.id)}</b> {escape(prompt)}</div>')
         # The box is labelled with the item's id, which the prompt above carries too.
         self.box = w.Text(
             placeholder=example_for(item.unit),
             description=item.id,
-            style={"description_width": "150px"},
+            style=LABEL,
             continuous_update=False,
         )
         self.box.layout.width = "min(calc(100% - 8px), 400px)"
@@ -53,9 +57,7 @@ class _Row:
         self.result.add_class(f"llmlab-result-{name}")
         go.on_click(guarded(self._fail, lambda _: self.check()))
         help_.on_click(guarded(self._fail, lambda _: self.hint()))
-        controls = w.HBox([self.box, go, help_])
-        controls.layout.flex_flow = "row wrap"
-        self.widget = w.VBox([self.prompt, controls, self.result])
+        self.widget = w.VBox([self.prompt, wrapping(self.box, go, help_), self.result])
         self.widget.layout.margin = "0 0 14px 0"
         guarded(self._fail, self._restore)()
 
@@ -96,7 +98,7 @@ class WorksheetPanel:
             parts.append(
                 w.HTML(
                     f'<h4 style="color:{INK};margin:6px 0">{escape(sheet.title)}</h4>'
-                    f'<div style="{PROMPT};margin-bottom:8px">{escape(intro)}</div>'
+                    f'<div style="{TEXT};margin-bottom:8px">{escape(intro)}</div>'
                 )
             )
             for item in sheet.items:
@@ -120,18 +122,8 @@ class WorksheetPanel:
         mine = {row.item.id for row in self.rows}
         return sum(row.item in mine and row.state == "correct" for row in progress().rows)
 
-    def _prompts(self) -> list[str]:
-        student = current_student()
-        return [f"{row.item.id}  {row.item.prompt_for(student)}" for row in self.rows]
-
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        student = current_student()
+        prompts = [f"{row.item.id}  {row.item.prompt_for(student)}" for row in self.rows]
         how = 'Without widgets: check("ID", answer).'
-
-        def html() -> str:
-            items = "".join(f"<li>{escape(prompt)}</li>" for prompt in self._prompts())
-            return f"<ul>{items}</ul><p>{escape(how)}</p>"
-
-        def text() -> str:
-            return "\n".join([*self._prompts(), how])
-
-        return Shown(self.widget, html, text)._repr_mimebundle_(**kwargs)
+        return prompts_shown(self.widget, prompts, how)._repr_mimebundle_(**kwargs)
