@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from llmlab.cli.failing import fail
 
@@ -114,7 +115,7 @@ def serve(
         config = ServeConfig(
             host=host,
             port=port,
-            model_name=served_model_name or (Path(model).stem if Path(model).exists() else model),
+            model_name=served_model_name or model_name(model),
             api_key=_read_key(api_key_file),
             max_queue=max_queue,
             max_streams=max_streams,
@@ -139,14 +140,21 @@ def _run(model: str, config: ServeConfig, device: str, parts: dict[str, Any], as
             from llmlab.serve.server import serve as run
 
             engine = Engine(load_for(choose_device(device), model), **parts)
-        return run(engine, config, on_ready=lambda url: _announce(url, config, as_json))
-    except ValueError as error:
+        try:
+            return run(engine, config, on_ready=lambda url: _announce(url, config, as_json))
+        except OSError as error:
+            where = f"{config.host}:{config.port}"
+            fail(f"cannot listen on {where}: {error.strerror}; try --port 0")
+    except (ValueError, OSError) as error:
         fail(error)
-    except OSError as error:
-        where = f"{config.host}:{config.port}"
-        fail(f"cannot listen on {where}: {error.strerror}; try --port 0")
     except KeyboardInterrupt:
         return 130
+
+
+def model_name(model: str) -> str:
+    """What a model is called in the API: a file's or a folder's own name, else what was given."""
+    path = Path(model).expanduser()
+    return path.stem if path.suffix == ".gguf" else path.name if path.is_dir() else model
 
 
 def _announce(url: str, config: ServeConfig, as_json: bool) -> None:
@@ -155,7 +163,8 @@ def _announce(url: str, config: ServeConfig, as_json: bool) -> None:
         return
     body = json.dumps({"model": config.model_name, "prompt": "Hello", "max_tokens": 8})
     key = " -H 'Authorization: Bearer ...'" if config.api_key else ""
-    out.print(f"[bold]{config.model_name}[/bold] on {url}   (Ctrl-C ends it)", highlight=False)
+    name = (config.model_name, "bold")
+    out.print(Text.assemble(name, f" on {url}   (Ctrl-C ends it)"), soft_wrap=True)
     out.print("\nTry, in another terminal:", highlight=False)
     for line in (
         f"curl {url}/v1/completions{key} \\",
