@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import select
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 from rich.padding import Padding
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 WIDTH = 80
 PASTE_S = 0.05
+SKIP, QUIT = ("s", "skip"), ("q", "quit")  # what may be typed in place of an answer
+Key = Literal["skip", "quit"]
 STYLES = {"correct": "bold green", "partial": "bold yellow", "incorrect": "bold red"}
 NOTES = (
     "What assumption could change your answer? (Enter to leave out) ",
@@ -86,9 +88,25 @@ class Screen:
         lines: list[str] = []
         while (line := self.read("> ")) or (lines and is_pasting()):
             lines.append(line)
-            if lines[0].lower() in ("s", "skip", "q", "quit"):
+            if lines[0].lower() in (*SKIP, *QUIT):
                 break
         return "\n".join(lines)
+
+    def committed(self, commit: Callable[[str], Commitment]) -> Commitment | Key:
+        """Words that `commit` has taken; asked for again where it refuses them by a ValueError."""
+        while True:
+            text = self.read_words()
+            if text.lower() in QUIT:
+                return "quit"
+            if not text or text.lower() in SKIP:
+                return "skip"
+            try:
+                commitment = commit(text)
+            except ValueError as error:
+                self.say(str(error), indent=2)
+                continue
+            self.say(f"Committed, sha256 {commitment.sha256[:12]}.", style="dim")
+            return commitment
 
     # -- a question --------------------------------------------------------------------------
 
@@ -150,13 +168,24 @@ class Screen:
                 return ""
             if given in levels:
                 return given
-            if given.isdigit() and 1 <= int(given) <= len(levels):
+            if given.isdecimal() and 1 <= int(given) <= len(levels):
                 return levels[int(given) - 1]
             self.say(f"Type 1 to {len(levels)}, or Enter to leave it out.", style="dim")
 
-    def notes(self) -> tuple[str, str]:
-        """The assumption and the observation that go with a confidence."""
-        return self.read(NOTES[0]), self.read(NOTES[1])
+    def feel(self, keep: Callable[..., None], notes: bool) -> None:
+        """Ask how sure the learner is and `keep` it at once; then, on request, with its notes."""
+        from llmlab.check.spacing import CONFIDENCE
+
+        level = self.confidence(CONFIDENCE)
+        if level:
+            keep(level)
+            if notes and any(texts := [self.read(note) for note in NOTES]):
+                keep(level, *texts)
+
+    def self_score(self, commitment: Commitment, keep: Callable[[list[str]], float]) -> None:
+        """The rubric, the learner's own points by it, and the share of them that `keep` gives."""
+        met = self.rubric(commitment)
+        self.say(f"{len(met)} of {len(commitment.rubric)} points, {keep(met):.0%}")
 
     def rubric(self, commitment: Commitment) -> list[str]:
         """Which points of the rubric the learner says are met."""
@@ -167,7 +196,7 @@ class Screen:
         while True:
             given = self.read("Which are met? Numbers like 1 3, Enter for none: ")
             words = given.replace(",", " ").split()
-            if all(w.isdigit() and 1 <= int(w) <= len(rubric) for w in words):
+            if all(w.isdecimal() and 1 <= int(w) <= len(rubric) for w in words):
                 return [rubric[int(w) - 1].id for w in dict.fromkeys(words)]
             self.say(f"Type numbers from 1 to {len(rubric)}.", style="dim")
 

@@ -6,13 +6,14 @@ import json
 import time
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llmlab.cli.asking import Screen, Stopped
+from llmlab.cli.asking import QUIT, SKIP, Screen, Stopped
 from llmlab.cli.failing import fail
 
 if TYPE_CHECKING:
@@ -128,9 +129,9 @@ class _Asker:
     def _choice(self, turn: Turn) -> bool:
         while True:
             given = self.screen.read("Answer: ")
-            if given.lower() in ("q", "quit"):
+            if given.lower() in QUIT:
                 return False
-            if given.lower() in ("s", "skip"):
+            if given.lower() in SKIP:
                 self.held.skip(turn)
                 return True
             trouble = (
@@ -148,32 +149,20 @@ class _Asker:
         from llmlab.check.present import reveal
 
         self.screen.say("Your answer, an empty line to end (s skip, q end)", style="dim")
-        text = self.screen.read_words()
-        if text.lower() in ("q", "quit"):
+        commitment = self.screen.committed(partial(self.held.commit, turn))
+        if commitment == "quit":
             return False
-        if not text or text.lower() in ("s", "skip"):
+        if commitment == "skip":
             self.held.skip(turn)
             return True
-        try:
-            commitment = self.held.commit(turn, text)
-        except ValueError as error:
-            fail(error)
-        self.screen.say(f"Committed, sha256 {commitment.sha256[:12]}.", style="dim")
         self._feel(turn)
         self.screen.short(reveal(turn.question, self.held.sitting.student))
-        met = self.screen.rubric(commitment)
-        score = self.held.score(turn, commitment, met)
-        self.screen.say(f"{len(met)} of {len(commitment.rubric)} points, {score:.0%}")
+        self.screen.self_score(commitment, partial(self.held.score, turn, commitment))
         return True
 
     def _feel(self, turn: Turn) -> None:
-        from llmlab.check.spacing import CONFIDENCE
-
-        level = self.screen.confidence(CONFIDENCE)
-        if level:
-            self.held.feel(turn, level)
-            if turn.question.level in ("L3", "L4") and any(texts := self.screen.notes()):
-                self.held.feel(turn, level, *texts)
+        notes = turn.question.level in ("L3", "L4")
+        self.screen.feel(partial(self.held.feel, turn), notes)
 
 
 def _free() -> Path:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llmlab.cli.asking import Screen, Stopped
+from llmlab.cli.asking import QUIT, SKIP, Screen, Stopped
 from llmlab.cli.failing import fail
 
 if TYPE_CHECKING:
-    from llmlab.check.prose import Commitment
     from llmlab.check.question import ProseQuestion, Question
     from llmlab.check.quiz import Sitting
 
@@ -114,7 +114,8 @@ class _Quiz:
         # Kept before anything else is asked, shown after: a confidence that knows the result
         # is none.
         result = self.sitting.answer(question, given)
-        self._feel(question, notes=question.level in ("L3", "L4"))
+        feel = partial(self.sitting.feel, question)
+        self.screen.feel(feel, notes=question.level in ("L3", "L4"))
         self.screen.result(result)
         while result.state not in ("correct", "error"):
             given = self._read(question, "Try again, or Enter for the answer: ", empty=True)
@@ -131,9 +132,9 @@ class _Quiz:
         while True:
             given = self.screen.read(prompt)
             word = given.lower()
-            if word in ("q", "quit"):
+            if word in QUIT:
                 return None
-            if word in ("s", "skip"):
+            if word in SKIP:
                 return ""
             if word in ("h", "hint"):
                 self.screen.say(self.sitting.hint(question), indent=2)
@@ -145,42 +146,20 @@ class _Quiz:
             else:
                 return given
 
-    def _feel(self, question: Question, notes: bool) -> None:
-        from llmlab.check.spacing import CONFIDENCE
-
-        level = self.screen.confidence(CONFIDENCE)
-        if level:
-            self.sitting.feel(question, level)
-            if notes and any(texts := self.screen.notes()):
-                self.sitting.feel(question, level, *texts)
-
     # -- words -------------------------------------------------------------------------------
 
     def _prose(self, question: ProseQuestion) -> bool:
         from llmlab.check.present import reveal
 
         self.screen.say("Your answer, an empty line to end. Nothing at all skips.", style="dim")
-        text = self.screen.read_words()
-        if text.lower() in ("q", "quit"):
-            return False
-        if not text or text.lower() in ("s", "skip"):
-            return True
-        commitment = self._commit(question, text)
-        self._feel(question, notes=True)
+        commitment = self.screen.committed(partial(self.sitting.commit, question))
+        if isinstance(commitment, str):
+            return commitment == "skip"
+        self.screen.feel(partial(self.sitting.feel, question), notes=True)
         shown = reveal(question, self.sitting.student)
         self.screen.short(shown)
-        met = self.screen.rubric(commitment)
-        score = self.sitting.score(commitment, met)
-        self.screen.say(f"{len(met)} of {len(commitment.rubric)} points, {score:.0%}")
+        self.screen.self_score(commitment, partial(self.sitting.score, commitment))
         return self._full(shown.full)
-
-    def _commit(self, question: ProseQuestion, text: str) -> Commitment:
-        try:
-            commitment = self.sitting.commit(question, text)
-        except ValueError as error:
-            fail(error)
-        self.screen.say(f"Committed, sha256 {commitment.sha256[:12]}.", style="dim")
-        return commitment
 
     # -- what comes after --------------------------------------------------------------------
 
@@ -197,7 +176,7 @@ class _Quiz:
         if given in ("f", "full"):
             self.screen.item("Full", text, indent=0)
             given = self.screen.read("Enter for the next question, q quit: ").lower()
-        return given not in ("q", "quit")
+        return given not in QUIT
 
     def _summary(self) -> None:
         done = self.sitting.done

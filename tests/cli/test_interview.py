@@ -66,6 +66,14 @@ def test_the_rubric_comes_after_the_commitment(inside, monkeypatch):
     assert "Names a measurement" in after
 
 
+def test_words_without_end_do_not_end_the_interview(inside, monkeypatch):
+    typed = f"{'x' * 20_001}\n\n{WORDS}"
+    done = run("--minutes", "5", typed=typed, clock=Clock(1), monkeypatch=monkeypatch)
+    assert done.exit_code == 0
+    assert "at most 20,000 characters" in done.output
+    assert "Prefill fills the cache" in (inside / "interview.html").read_text()
+
+
 def test_when_the_time_is_up_nothing_more_is_asked(inside, monkeypatch):
     done = run("--minutes", "5", typed=WORDS + "s\n" * 9, clock=Clock(80), monkeypatch=monkeypatch)
     assert "The time is up." in done.output

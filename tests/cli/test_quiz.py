@@ -110,6 +110,24 @@ def test_prose_shows_its_rubric_only_after_it_was_committed(home):
     assert events(home, "confidence")[-1].data["observation"] == "an observation"
 
 
+def test_a_sign_that_only_looks_like_a_number_is_asked_for_again(home):
+    typed = f"{letter('B13.earns-a-point', True)}\n²\n3\n\n"
+    done = llmlab(home, "--topic", "B13", "--count", "1", typed=typed)
+    assert done.exit_code == 0, done.output
+    assert "Type 1 to 3" in done.stdout
+    assert [e.data["level"] for e in events(home, "confidence")] == ["confident"]
+
+
+def test_words_without_end_are_refused_and_asked_for_again(home):
+    typed = f"{'x' * 20_001}\n\nTPOT.\n\n2\n\n\n²\n1\n\n"
+    done = llmlab(home, "--topic", "follow-ups", "--level", "L1", typed=typed)
+    assert done.exit_code == 0, done.output
+    assert "at most 20,000 characters" in done.stdout
+    (event,) = events(home, "prose")
+    assert event.data["text"] == "TPOT."
+    assert "1 of 4 points, 25%" in done.stdout
+
+
 @pytest.mark.slow
 def test_input_that_ends_early_keeps_what_was_answered(home):
     typed = letter("B13.earns-a-point", True) + "\n"
