@@ -42,31 +42,22 @@ def items(
 def _check(students: int, as_json: bool) -> None:
     from llmlab.check.audit import audit
 
-    with err.status("checking every item for many students") if err.is_terminal else _quiet():
+    with err.status("checking every item for many students"):
         found = audit(students)
     if as_json:
         print(json.dumps(found.as_json(), indent=1, ensure_ascii=False))
-    else:
+    elif found.problems:
         for problem in found.problems:
             err.print(f"✗ {problem}", soft_wrap=True, markup=False, highlight=False)
-        if not found.problems:
-            out.print(
-                f"✓ {found.items} items, {found.questions} questions, "
-                f"{found.misconceptions} misconceptions, {found.wrong_options} wrong options",
-                highlight=False,
-            )
+    else:
         uncovered = ", ".join(found.uncovered) or "nothing"
-        if not found.problems:
-            out.print(f"not covered by an item or a question: {uncovered}", highlight=False)
+        out.print(
+            f"✓ {found.items} items, {found.questions} questions, "
+            f"{found.misconceptions} misconceptions, {found.wrong_options} wrong options\n"
+            f"not covered by an item or a question: {uncovered}",
+            highlight=False,
+        )
     raise typer.Exit(1 if found.problems else 0)
-
-
-class _quiet:
-    """A context that does nothing, where no spinner can be shown."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 def _list(as_json: bool) -> None:

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from llmlab.cli.failing import fail
+from llmlab.cli.failing import complain, fail
 
 app = typer.Typer(add_completion=False)
 out = Console()
@@ -110,6 +110,8 @@ def _reset(work: Path, name: str) -> None:
         path, backup = reset(work, name)
     except ValueError as error:
         fail(error)
+    except OSError as error:
+        fail(f"cannot write to {work}: {error.strerror}; choose another with --work")
     out.print(f"restored {path}", soft_wrap=True)
     if backup:
         out.print(f"what was there is kept as {backup}", soft_wrap=True)
@@ -204,12 +206,15 @@ def _check(as_json: bool) -> None:
 def _release(target: Path) -> None:
     from llmlab.labs.workspace import shipped
 
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for lab in shipped():
-            # A fixed date keeps the archive the same for the same labs.
-            info = zipfile.ZipInfo(f"labs/{lab.name}", date_time=(2026, 1, 1, 0, 0, 0))
-            info.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(info, lab.read_bytes())
+    try:
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+            for lab in shipped():
+                # A fixed date keeps the archive the same for the same labs.
+                info = zipfile.ZipInfo(f"labs/{lab.name}", date_time=(2026, 1, 1, 0, 0, 0))
+                info.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(info, lab.read_bytes())
+    except OSError as error:
+        fail(f"cannot write {target}: {error.strerror}")
     out.print(f"packed {len(shipped())} labs into {target}", soft_wrap=True)
 
 
@@ -238,8 +243,8 @@ def _time(name: str, as_json: bool) -> None:
             if not as_json:
                 out.print(f"{path.stem:<24}{measured.seconds:6.1f} s", highlight=False)
     except RuntimeError as error:
-        err.print(f"error: {error}", soft_wrap=True, markup=False)
-        raise typer.Exit(1) from error
+        complain(error)
+        raise typer.Exit(1) from None
     if not fast:
         timing.write_page(root / "solutions" / "README.md", content)
     if as_json:

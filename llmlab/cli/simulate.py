@@ -252,12 +252,13 @@ def show_list(as_json: bool) -> None:
     from llmlab.measure.workload import names
     from llmlab.perf.hardware import hardware_catalog
     from llmlab.perf.interconnect import interconnect_catalog
+    from llmlab.perf.machine import THIS_MACHINE
     from llmlab.perf.models import models_catalog
     from llmlab.sim.step_time import constants_catalog
 
     found = {
         "models": list(models_catalog().entries),
-        "hardware": [*hardware_catalog().entries, "this-machine"],
+        "hardware": [*hardware_catalog().entries, THIS_MACHINE],
         "interconnects": list(interconnect_catalog().entries),
         "constants": list(constants_catalog().entries),
         "workloads": names(),

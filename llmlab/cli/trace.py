@@ -120,7 +120,7 @@ def _config(given: dict[str, Any], load: Any) -> Any:
     from llmlab.config import EngineConfig
 
     longest = max(r.prompt_tokens + r.output_tokens for r in load.requests())
-    blocks = -(-longest // 16)
+    blocks = -(-longest // EngineConfig.block_size)
     return EngineConfig(
         max_num_batched_tokens=given["max_num_batched_tokens"],
         max_num_seqs=given["max_num_seqs"],
@@ -130,10 +130,9 @@ def _config(given: dict[str, Any], load: Any) -> Any:
 
 
 def _policy(given: dict[str, Any]) -> Any:
-    from importlib import import_module
+    from llmlab.sim.simulate import POLICIES
 
-    names = {"chunked": "Chunked", "continuous": "Continuous", "static": "Static"}
     name = given["policy"]
-    if name not in names:
-        raise ValueError(f"--policy {name}: must be one of {', '.join(names)}")
-    return getattr(import_module(f"llmlab.sched.{name}"), names[name])
+    if name not in POLICIES:
+        raise ValueError(f"--policy {name}: must be one of {', '.join(POLICIES)}")
+    return POLICIES[name]

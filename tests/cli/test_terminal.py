@@ -125,6 +125,17 @@ def test_an_error_shows_brackets_as_they_are(tmp_path: Path) -> None:
     assert "no lab '[red]x[/red]'" in done.output
 
 
+def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    from llmlab.cli import labs
+
+    (tmp_path / "file").touch()
+    for options in (["--release", "file/labs.zip"], ["--work", "file/x", "--reset", "01"]):
+        options = [str(tmp_path / o) if o.startswith("file") else o for o in options]
+        done = CliRunner().invoke(labs.app, options)
+        assert done.exit_code == 2, done.output
+        assert "cannot write" in done.stderr
+
+
 def test_a_second_interview_leaves_the_first_report(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LLMLAB_DATA_DIR", str(tmp_path / "data"))
