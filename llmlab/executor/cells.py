@@ -80,7 +80,7 @@ class Serial:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Cores that this process may run on: a container can make them fewer than there are."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -14,6 +14,17 @@ import yaml
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+def read_yaml(path: Path) -> Any:
+    """A file's content; ValueError names the file and what is wrong with it."""
+    try:
+        state = path.stat()
+        return _parse(path, state.st_mtime_ns, state.st_size)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not a yaml file: {error}") from error
+
+
 @lru_cache(maxsize=32)
 def _parse(path: Path, mtime_ns: int, size: int) -> Any:
     """A file's content; read again only when it changed, as a slider asks many times a second."""
@@ -31,13 +42,7 @@ class Catalog:
     @classmethod
     def load(cls, path: str | Path, key: str, kind: str) -> Catalog:
         path = Path(path)
-        try:
-            state = path.stat()
-            content = _parse(path, state.st_mtime_ns, state.st_size)
-        except OSError as error:
-            raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path}: not a yaml file: {error}") from error
+        content = read_yaml(path)
         entries = content.get(key) if isinstance(content, dict) else None
         if not isinstance(entries, dict) or not entries:
             raise ValueError(f"{path}: has no entries under the key {key!r}")

@@ -25,8 +25,6 @@ from llmlab.perf.hardware import DTYPE_BYTES
 from llmlab.sched.plan import StepPlan
 from llmlab.trace import Trace
 
-PARTS = ("projections", "mlp", "attention", "kv_write", "embedding", "head")
-
 
 @dataclass(frozen=True)
 class Precision:
@@ -60,11 +58,9 @@ class Parameters:
 def count_parameters(model: ModelConfig) -> Parameters:
     """Count the weights of a Llama- or Qwen-style decoder."""
     m = model
-    q_size = m.num_attention_heads * m.head_dim
-    kv_size = m.num_key_value_heads * m.head_dim
-    projections = m.hidden_size * (q_size + 2 * kv_size) + q_size * m.hidden_size
+    projections = _projection_weights(m)
     if m.attention_bias:
-        projections += q_size + 2 * kv_size
+        projections += (m.num_attention_heads + 2 * m.num_key_value_heads) * m.head_dim
     norms = 2 * m.hidden_size + (2 * m.head_dim if m.qk_norm else 0)
     table = m.vocab_size * m.hidden_size
     return Parameters(
@@ -76,20 +72,27 @@ def count_parameters(model: ModelConfig) -> Parameters:
     )
 
 
+def _projection_weights(m: ModelConfig) -> int:
+    """q, k, v and o of one layer, without biases."""
+    return 2 * m.hidden_size * (m.num_attention_heads + m.num_key_value_heads) * m.head_dim
+
+
 def _mlp_parameters(m: ModelConfig, experts: int) -> int:
+    """One layer's MLP, or its router and that many of its experts."""
     if not m.num_experts:
         return 3 * m.hidden_size * m.intermediate_size
-    router = m.hidden_size * m.num_experts
-    return experts * 3 * m.hidden_size * m.moe_intermediate_size + router
+    return experts * _expert_parameters(m) + m.hidden_size * m.num_experts
+
+
+def _expert_parameters(m: ModelConfig) -> int:
+    return 3 * m.hidden_size * m.moe_intermediate_size
 
 
 def active_parameters(model: ModelConfig) -> int:
     """Parameters one token uses: all of them, but only the routed experts of an MoE."""
-    if not model.num_experts:
-        return count_parameters(model).total
-    idle = model.num_experts - model.num_experts_per_tok
-    one = 3 * model.hidden_size * model.moe_intermediate_size
-    return count_parameters(model).total - model.num_hidden_layers * idle * one
+    idle = model.num_experts - model.num_experts_per_tok if model.num_experts else 0
+    unused = model.num_hidden_layers * idle * _expert_parameters(model)
+    return count_parameters(model).total - unused
 
 
 def expected_experts(num_experts: int, per_token: int, tokens: float) -> float:
@@ -217,6 +220,7 @@ class CostModel:
 
     @cached_property
     def weight_byte(self) -> float:
+        """Bytes of one weight."""
         return DTYPE_BYTES[self.precision.weights]
 
     @cached_property
@@ -229,14 +233,12 @@ class CostModel:
     @cached_property
     def projection_flops(self) -> float:
         """Per token, q, k, v and o of all layers; a bias adds no product."""
-        m = self.model
-        q_size = m.num_attention_heads * m.head_dim
-        kv_size = m.num_key_value_heads * m.head_dim
-        per_layer = 2 * m.hidden_size * (2 * q_size + 2 * kv_size)
-        return m.num_hidden_layers * per_layer / self.tensor_parallel
+        per_layer = 2 * _projection_weights(self.model)
+        return self.model.num_hidden_layers * per_layer / self.tensor_parallel
 
     @cached_property
     def projection_bytes(self) -> float:
+        """Of all layers, with biases and norms; read once per step."""
         counts = self.parameters
         return (counts.projections + counts.norms) * self.weight_byte / self.tensor_parallel
 
@@ -252,8 +254,7 @@ class CostModel:
         if not m.num_experts:
             return self.parameters.mlp * self.weight_byte / self.tensor_parallel
         experts = expected_experts(m.num_experts, m.num_experts_per_tok, num_tokens)
-        one = 3 * m.hidden_size * m.moe_intermediate_size
-        per_layer = experts * one + m.hidden_size * m.num_experts
+        per_layer = experts * _expert_parameters(m) + m.hidden_size * m.num_experts
         return m.num_hidden_layers * per_layer * self.weight_byte / self.tensor_parallel
 
     @cached_property
@@ -275,6 +276,7 @@ class CostModel:
 
     @cached_property
     def head_bytes(self) -> float:
+        """The table, its own or the embedding's; read by a step that samples."""
         return self.parameters.embedding * self.weight_byte / self.tensor_parallel
 
     def cost(self, shape: StepShape) -> StepCost:
@@ -291,11 +293,3 @@ class CostModel:
             "head": PartCost(sampled * self.head_flops, self.head_bytes if sampled else 0.0),
         }
         return StepCost(parts)
-
-
-def step_cost(
-    plan: StepPlan, model: ModelConfig, precision: Precision | None = None, tensor_parallel: int = 1
-) -> StepCost:
-    """FLOPs and bytes of a plan that was not committed yet, by part, per device."""
-    coster = CostModel(model, precision or Precision(), tensor_parallel)
-    return coster.cost(plan_shape(plan))

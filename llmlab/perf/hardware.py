@@ -6,12 +6,11 @@ form (see perf.calibrate). This module does not know what a step is. No torch.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmlab.config import require
+from llmlab.config import is_real, require
 from llmlab.data import data_path
 from llmlab.perf.catalog import Catalog
 
@@ -29,9 +28,16 @@ _RATE_ORDER = {
 }
 
 
+REQUIRED = ("peak_tflops", "bandwidth_gb_s", "memory_gb")  # of an entry
+
+
 @dataclass(frozen=True)
 class Hardware:
-    """One device. Units: operations/s, bytes/s, bytes. `source` says where they come from."""
+    """One device. `source` says where its figures come from.
+
+    peak_flops: operations/s of a dense matrix product, by dtype. bandwidth: bytes/s of its memory,
+    memory: bytes of it. interconnect: bytes/s to its peers in one direction, 0 if it states none.
+    """
 
     name: str
     title: str
@@ -43,11 +49,14 @@ class Hardware:
 
     def __post_init__(self) -> None:
         require(bool(self.peak_flops), "Hardware", "peak_flops", self.peak_flops, "non-empty")
+        rates = [("bandwidth", self.bandwidth), ("memory", self.memory)]
         for dtype, rate in self.peak_flops.items():
             require(dtype in DTYPE_BYTES, "Hardware", "peak_flops", dtype, _one_of(DTYPE_BYTES))
-            _require_positive("peak_flops", rate)
-        _require_positive("bandwidth", self.bandwidth)
-        _require_positive("memory", self.memory)
+            rates.append(("peak_flops", rate))
+        for field, value in rates:
+            require(is_real(value) and value > 0, "Hardware", field, value, "a number > 0")
+        linked = is_real(self.interconnect) and self.interconnect >= 0
+        require(linked, "Hardware", "interconnect", self.interconnect, "a number >= 0")
 
     def flops(self, dtype: str) -> float:
         """Peak operations/s of a matrix product whose weights are stored as `dtype`."""
@@ -67,13 +76,6 @@ def _one_of(names: Any) -> str:
     return f"one of {', '.join(names)}"
 
 
-def _require_positive(field: str, value: Any) -> None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    require(
-        is_number and math.isfinite(value) and value > 0, "Hardware", field, value, "a number > 0"
-    )
-
-
 def hardware_catalog(path: str | Path | None = None) -> Catalog:
     """The entries of `data/hardware.yaml`, or of `path`."""
     return Catalog.load(path or data_path("hardware.yaml"), "hardware", "hardware")
@@ -83,12 +85,16 @@ def load_hardware(name: str, path: str | Path | None = None) -> Hardware:
     """One device by name; an unknown name is a ValueError that lists the near ones."""
     catalog = hardware_catalog(path)
     key = catalog.resolve(name)
-    entry = catalog.entry(key, ("peak_tflops", "bandwidth_gb_s", "memory_gb"))
-    return hardware_from_entry(key, entry, str(catalog.path))
+    return hardware_from_entry(key, catalog.entry(key), str(catalog.path))
 
 
-def hardware_from_entry(name: str, entry: dict[str, Any], where: str) -> Hardware:
+def hardware_from_entry(name: str, entry: Any, where: str) -> Hardware:
     """Build a device from a yaml entry; units are those the file's header states."""
+    if not isinstance(entry, dict):
+        raise ValueError(f"{where}: {name} = {entry!r}: must be a mapping")
+    missing = [field for field in REQUIRED if field not in entry]
+    if missing:
+        raise ValueError(f"{where}: {name} lacks {', '.join(missing)}")
     rates = entry["peak_tflops"]
     if not isinstance(rates, dict):
         raise ValueError(f"{where}: {name}.peak_tflops = {rates!r}: must map dtypes to TFLOP/s")

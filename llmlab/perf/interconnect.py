@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmlab.config import require
+from llmlab.config import is_real, require
 from llmlab.data import data_path
-from llmlab.perf.catalog import Catalog
+from llmlab.perf.catalog import Catalog, read_yaml
 
 
 @dataclass(frozen=True)
@@ -28,14 +27,13 @@ class Interconnect:
     source: str = ""
 
     def __post_init__(self) -> None:
-        checks = (
-            ("bandwidth", self.bandwidth > 0, "> 0 bytes/s"),
-            ("efficiency", 0 < self.efficiency <= 1, "a share in (0, 1]"),
-            ("latency", self.latency >= 0, ">= 0 seconds"),
-        )
-        for field, fits, allowed in checks:
+        for field in ("bandwidth", "efficiency", "latency"):
             value = getattr(self, field)
-            require(fits and math.isfinite(value), "Interconnect", field, value, allowed)
+            require(is_real(value), "Interconnect", field, value, "a number")
+        require(self.bandwidth > 0, "Interconnect", "bandwidth", self.bandwidth, "> 0 bytes/s")
+        is_share = 0 < self.efficiency <= 1
+        require(is_share, "Interconnect", "efficiency", self.efficiency, "a share in (0, 1]")
+        require(self.latency >= 0, "Interconnect", "latency", self.latency, ">= 0 seconds")
 
     @property
     def rate(self) -> float:
@@ -57,13 +55,14 @@ def load_interconnect(name: str, path: str | Path | None = None) -> Interconnect
 
     path: a file of one's own; the shipped links are known too where it has none.
     """
-    own = path is not None and "interconnects:" in Path(path).read_text(encoding="utf-8")
+    content = {} if path is None else read_yaml(Path(path))
+    own = isinstance(content, dict) and "interconnects" in content
     catalog = interconnect_catalog(path if own else None)
     key = catalog.resolve(name)
     entry: dict[str, Any] = catalog.entry(key, ("gb_s", "efficiency", "latency_us", "source"))
     for field in ("gb_s", "efficiency", "latency_us"):
-        value = entry[field]
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if not is_real(entry[field]):
+            value = entry[field]
             raise ValueError(f"{catalog.path}: {key}.{field} = {value!r}: must be a number")
     return Interconnect(
         name=key,

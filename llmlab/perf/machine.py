@@ -17,6 +17,7 @@ import psutil
 import yaml
 from platformdirs import user_data_dir
 
+from llmlab.executor import cores
 from llmlab.perf.hardware import Hardware, hardware_from_entry
 
 THIS_MACHINE = "this-machine"
@@ -54,18 +55,11 @@ def machine_facts() -> dict[str, Any]:
         "architecture": platform.machine(),
         "cpu": cpu_name(),
         "cores": os.cpu_count() or 1,
-        "usable_cores": usable_cores(),
+        "usable_cores": cores(),
         "memory_bytes": memory.total,
         "free_memory_bytes": memory.available,
         "python": platform.python_version(),
     }
-
-
-def usable_cores() -> int:
-    """Cores this process may run on, which a container can make fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def cpu_name() -> str:

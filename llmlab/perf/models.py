@@ -24,5 +24,5 @@ def load_model_config(name: str, path: str | Path | None = None) -> ModelConfig:
         raise ValueError(f"{catalog.path}: models.{key}.shape = {shape!r}: must be a mapping")
     try:
         return ModelConfig(name=key, **shape)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(f"{catalog.path}: models.{key}.shape: {error}") from error

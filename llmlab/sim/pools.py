@@ -20,7 +20,15 @@ from llmlab.sched.chunked import Chunked
 from llmlab.sched.continuous import Continuous
 from llmlab.sim.disaggregated import Disaggregated
 from llmlab.sim.fleet import Replicas
-from llmlab.sim.simulate import SchedulerFactory, deploy, describe, make_scheduler
+from llmlab.sim.simulate import (
+    Deployment,
+    SchedulerFactory,
+    deploy,
+    describe,
+    drawn_with,
+    make_scheduler,
+    policy_name,
+)
 from llmlab.trace import Trace
 
 MOST_WORKERS = 64
@@ -89,21 +97,14 @@ def simulate_disaggregated(
     tensor_parallel a worker is that many devices, with that many links side by side.
     The trace's meta has `moves`, one for each prompt that was moved (see `Move`).
     """
-    if seed is not None and hasattr(workload, "with_"):
-        workload = workload.with_(seed=seed)
+    workload = drawn_with(workload, seed)
     split = pools if isinstance(pools, Pools) else Pools.parse(pools)
     placed = deploy(model, hardware, config=config, **deployment)
-    cost = placed.cost
-    if placed.config.enable_prefix_caching:
-        raise ValueError("enable_prefix_caching: not modelled where prefill and decode run apart")
-    if prefill_policy not in PREFILL_POLICIES:
-        allowed = ", ".join(PREFILL_POLICIES)
-        raise ValueError(f"prefill_policy = {prefill_policy!r}: must be one of {allowed}")
     link = link_of(placed.hardware, interconnect)
-    settings = placed.config.with_(**(prefill_knobs or {}))
-    side_by_side = cost.tensor_parallel
+    prefill = _prefill_schedulers(placed, prefill_policy, prefill_knobs or {}, split.prefill)
+    cost, side_by_side = placed.cost, placed.cost.tensor_parallel
     simulator = Disaggregated(
-        [PREFILL_POLICIES[prefill_policy](settings) for _ in range(split.prefill)],
+        prefill,
         placed.config,
         split.decode,
         placed.step_time,
@@ -126,10 +127,23 @@ def simulate_disaggregated(
         interconnect=asdict(link),
         local_below=local_below,
         prefill_policy=prefill_policy,
-        prefill_config=asdict(settings),
+        prefill_config=asdict(prefill[0].config),
         kv_bytes_per_token=simulator.kv_bytes,
     )
     return trace
+
+
+def _prefill_schedulers(
+    placed: Deployment, policy: str, knobs: dict[str, Any], count: int
+) -> list[BaseScheduler]:
+    """One for each prefill worker; ValueError for what they cannot do."""
+    if placed.config.enable_prefix_caching:
+        raise ValueError("enable_prefix_caching: not modelled where prefill and decode run apart")
+    if policy not in PREFILL_POLICIES:
+        allowed = ", ".join(PREFILL_POLICIES)
+        raise ValueError(f"prefill_policy = {policy!r}: must be one of {allowed}")
+    config = placed.config.with_(**knobs)
+    return [PREFILL_POLICIES[policy](config) for _ in range(count)]
 
 
 def simulate_replicas(
@@ -147,31 +161,32 @@ def simulate_replicas(
 ) -> Trace:
     """Serve a workload on equal workers that each do prefill and decode."""
     require_int("simulate_replicas", "replicas", replicas, 1, 2 * MOST_WORKERS)
-    if seed is not None and hasattr(workload, "with_"):
-        workload = workload.with_(seed=seed)
+    workload = drawn_with(workload, seed)
     placed = deploy(model, hardware, config=config, **deployment)
     schedulers = [make_scheduler(policy, placed.config) for _ in range(replicas)]
     trace = Replicas(schedulers, placed.step_time, record_steps, leap).run(workload)
-    name = policy if isinstance(policy, str) else getattr(policy, "__name__", "custom")
-    describe(trace, placed, workload, seed, policy=name, replicas=replicas)
+    describe(trace, placed, workload, seed, policy=policy_name(policy), replicas=replicas)
     return trace
 
 
 def moved_summary(trace: Trace) -> dict[str, Any]:
     """What a disaggregated run moved, how long it took and what of it showed, and the queues.
 
-    Times in ms, bytes whole. bytes_formula: tokens moved times 2 layers kv_heads head_dim bytes.
+    Times in ms, bytes whole. requests_moved: whose prompt arrived; requests_local: whose prompt
+    the decode workers computed. bytes_formula: tokens moved times 2 layers kv_heads head_dim bytes.
     queues: for each worker the most and the mean (over its steps) of waiting requests.
     """
     moves = trace.meta["moves"]
     there = [move for move in moves if move["t_last_transfer"] is not None]
     tokens = sum(move["tokens"] for move in moves)
+    asked = {move["request_id"] for move in moves}
+    begun = {name for name, r in trace.requests.items() if r.t_first_scheduled is not None}
     queues: dict[str, list[int]] = {}
     for step in trace.steps:
         queues.setdefault(step.worker, []).append(step.num_waiting)
     return {
         "requests_moved": len(there),
-        "requests_local": len(trace.requests) - len(moves),
+        "requests_local": len(begun - asked),
         "tokens_moved": tokens,
         "bytes_moved": sum(move["bytes"] for move in moves),
         "bytes_formula": tokens * trace.meta["kv_bytes_per_token"],
@@ -185,7 +200,9 @@ def moved_summary(trace: Trace) -> dict[str, Any]:
 
 
 def _percentiles(nanoseconds: list[int]) -> dict[str, float | None]:
-    names = {"p50": 50, "p95": 95, "max": 100}
+    """In ms, numpy's linear ones; None without any."""
+    names = ("p50", "p95", "max")
     if not nanoseconds:
         return dict.fromkeys(names)
-    return {name: float(np.percentile(nanoseconds, q)) / 1e6 for name, q in names.items()}
+    found = np.percentile(nanoseconds, (50, 95, 100)).tolist()
+    return {name: value / 1e6 for name, value in zip(names, found, strict=True)}

@@ -16,7 +16,7 @@ from llmlab.sched.continuous import Continuous
 from llmlab.sched.plan import Scheduler
 from llmlab.sched.static import Static
 from llmlab.sim.load import ClosedLoop
-from llmlab.sim.memory import engine_config, num_kv_blocks
+from llmlab.sim.memory import check_pool, engine_config
 from llmlab.sim.simulator import NOTE, Simulator
 from llmlab.sim.step_time import (
     Constants,
@@ -82,15 +82,7 @@ def deploy(
     else:
         if knobs:
             raise ValueError(f"give either config or single knobs, not both: {', '.join(knobs)}")
-        fits = num_kv_blocks(cost, device, config.block_size, gpu_memory_utilization)
-        if config.num_blocks > fits:
-            engine_config(
-                cost,
-                device,
-                gpu_memory_utilization,
-                num_blocks=config.num_blocks,
-                block_size=config.block_size,
-            )
+        check_pool(cost, device, config, gpu_memory_utilization)
     return Deployment(cost, device, constants or default_constants(device.name), config)
 
 
@@ -99,7 +91,21 @@ def this_machine() -> tuple[Hardware, Constants, Precision]:
     device = machine_hardware()  # says what to run if nothing was kept
     kept = load_machine() or {}
     constants = constants_from_entry(kept.get("constants"), str(machine_file()))
-    return device, constants, Precision(**kept.get("precision", {}))
+    try:
+        return device, constants, Precision(**kept.get("precision", {}))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{machine_file()}: precision: {error}") from error
+
+
+def drawn_with(workload: Any, seed: int | None) -> Any:
+    """The workload with another seed; None, and what draws nothing, leave it as it is."""
+    draws = seed is not None and hasattr(workload, "with_")
+    return workload.with_(seed=seed) if draws else workload
+
+
+def policy_name(policy: str | SchedulerFactory) -> str:
+    """What a trace calls a policy: its name, or that of a class of one's own."""
+    return policy if isinstance(policy, str) else getattr(policy, "__name__", "custom")
 
 
 def make_scheduler(policy: str | SchedulerFactory, config: EngineConfig) -> Scheduler:
@@ -131,14 +137,11 @@ def simulate(
     record_steps=False leaves the step records out, for very long runs.
     Further arguments are those of `deploy`. Raises ValueError for bad input.
     """
-    if seed is not None and hasattr(workload, "with_"):
-        workload = workload.with_(seed=seed)
+    workload = drawn_with(workload, seed)
     placed = deploy(model, hardware, config=config, **deployment)
     scheduler = make_scheduler(policy, placed.config)
-    simulator = Simulator(scheduler, placed.step_time, record_steps)
-    trace = simulator.run(workload)
-    name = policy if isinstance(policy, str) else getattr(policy, "__name__", "custom")
-    describe(trace, placed, workload, seed, policy=name)
+    trace = Simulator(scheduler, placed.step_time, record_steps).run(workload)
+    describe(trace, placed, workload, seed, policy=policy_name(policy))
     return trace
 
 

@@ -14,6 +14,7 @@ from llmlab.perf.calibrate import (
     time_engine_steps,
 )
 from llmlab.perf.hardware import Hardware
+from llmlab.sim.simulate import this_machine
 
 
 @pytest.fixture
@@ -85,6 +86,23 @@ def test_a_damaged_file_says_what_to_run(folder, text):
     (folder / "machine.yaml").write_text(text)
     with pytest.raises(ValueError, match=r"machine.yaml.*calibrate|calibrate"):
         machine.load_machine()
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "hardware: 3",
+        "hardware: {}",
+        "hardware: {peak_tflops: {fp32: 1}, bandwidth_gb_s: 50, memory_gb: 16}\nprecision: 3",
+        "hardware: {peak_tflops: {fp32: 1}, bandwidth_gb_s: 50, memory_gb: 16}\n"
+        "constants: {}\nprecision: {speed: 3}",
+    ],
+)
+def test_figures_that_are_damaged_name_the_file(folder, kept):
+    folder.mkdir()
+    (folder / "machine.yaml").write_text(kept)
+    with pytest.raises(ValueError, match=r"machine\.yaml"):
+        this_machine()
 
 
 def test_facts_of_the_machine_are_plausible():

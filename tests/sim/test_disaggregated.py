@@ -17,7 +17,7 @@ from llmlab.sched.chunked import Chunked
 from llmlab.sim.disaggregated import Disaggregated
 from llmlab.sim.fleet import Replicas
 from llmlab.sim.load import Arrival, ClosedLoop, poisson_arrivals
-from llmlab.sim.pools import Pools, simulate_disaggregated, simulate_replicas
+from llmlab.sim.pools import Pools, moved_summary, simulate_disaggregated, simulate_replicas
 from llmlab.sim.simulate import deploy, simulate
 from llmlab.sim.simulator import Simulator
 from llmlab.sim.step_time import Constants, FixedStepTime
@@ -285,6 +285,16 @@ def test_what_cannot_fit_the_prefill_workers_is_computed_where_it_decodes():
     assert left_over(simulator) == [0, 0]
 
 
+def test_only_prompts_that_were_computed_are_said_to_have_stayed_local():
+    load = [Arrival(0, 100, 2), Arrival(0, 10, 2), Arrival(0, 10**6, 2)]
+    load.append(Arrival(0, 100, 2, cancel_after_ns=1))
+    trace = simulate_disaggregated(load, **PLACE)
+    outcomes = [r.outcome for r in trace.requests.values()]
+    assert outcomes == ["completed", "completed", "rejected", "cancelled"]
+    moved = moved_summary(trace)
+    assert (moved["requests_moved"], moved["requests_local"]) == (1, 1)
+
+
 def test_a_run_that_is_cut_off_leaves_nothing_taken():
     from llmlab.sim.load import Load
 
@@ -345,10 +355,10 @@ def test_replicas_share_the_work():
     )
 
 
-@pytest.mark.parametrize("text", ["1P", "P1D", "0P1D", "1P0D", "1P1D1", "", "-1P1D", "99P1D", 7])
-def test_a_bad_split_is_refused_with_the_form(text):
-    with pytest.raises(ValueError, match=r"1P1D|whole number in 1\.\.64"):
-        Pools.parse(text)
+def test_a_bad_split_is_refused_with_the_form():
+    for text in ("1P", "P1D", "0P1D", "1P0D", "1P1D1", "", "-1P1D", "99P1D", 7):
+        with pytest.raises(ValueError, match=r"1P1D|whole number in 1\.\.64"):
+            Pools.parse(text)
 
 
 @pytest.mark.parametrize(

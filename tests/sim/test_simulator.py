@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from llmlab.config import EngineConfig
 from llmlab.measure.metrics import summarize
+from llmlab.perf.hardware import Hardware
 from llmlab.sched.chunked import Chunked
 from llmlab.sched.continuous import Continuous
 from llmlab.sched.static import Static
@@ -259,10 +260,10 @@ def test_a_bad_workload_is_refused_with_the_row_and_the_field(rows, says):
         simulate(rows, **PLACE)
 
 
-@pytest.mark.parametrize("rate", [0, -1.0, float("nan"), float("inf"), "4"])
-def test_a_bad_rate_is_refused(rate):
-    with pytest.raises(ValueError, match="rate"):
-        poisson_arrivals(rate, 10, MIX)
+def test_a_bad_rate_is_refused():
+    for rate in (0, -1.0, float("nan"), float("inf"), "4"):
+        with pytest.raises(ValueError, match=f"rate = {rate!r}: must be"):
+            poisson_arrivals(rate, 10, MIX)
 
 
 @pytest.mark.parametrize(
@@ -276,6 +277,8 @@ def test_a_bad_rate_is_refused(rate):
         ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization = 1.5"),
         ({"max_num_seqs": 0}, "max_num_seqs = 0"),
         ({"num_blocks": 10**7}, "bytes are missing"),
+        ({"block_size": 0}, r"EngineConfig.block_size = 0"),
+        ({"block_size": "16"}, r"EngineConfig.block_size = '16'"),
         ({"config": SMALL, "max_num_seqs": 4}, "not both"),
         ({"config": SMALL.with_(num_blocks=10**7)}, "bytes are missing"),
     ],
@@ -299,6 +302,13 @@ def test_the_pool_is_the_memory_that_is_left():
     assert placed.config.num_blocks == int(left // (16 * 131_072))
     halved = deploy("llama-3.1-8b", "h100-sxm", tensor_parallel=2)
     assert halved.config.num_blocks > 2 * placed.config.num_blocks
+
+
+def test_a_pool_holds_no_block_that_does_not_fit():
+    room = Hardware("x", "x", {"fp16": 1e14}, 1e12, (8_030_261_248 * 2 + 20 * 131_072) / 0.9)
+    assert deploy("llama-3.1-8b", room).config.num_blocks == 1
+    with pytest.raises(ValueError, match=r"one KV block.*5,767,168 bytes are missing"):
+        deploy("llama-3.1-8b", room, block_size=64)
 
 
 def test_constants_must_be_shares_and_durations():
