@@ -19,7 +19,8 @@ is on the wire slows no computation down. No torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
+from typing import Any
 
 from llmlab.config import EngineConfig, require
 from llmlab.perf.interconnect import Interconnect
@@ -85,7 +86,7 @@ class _Job:
     worker: _Worker
     request: Request  # as the prefill worker's scheduler sees it
     last_byte: int = 0  # of what was sent so far
-    gone: bool = field(default=False)  # its client left: the blocks wait for the last byte
+    gone: bool = False  # its client left: the blocks wait for the last byte
 
 
 class Disaggregated(Replicas):
@@ -128,7 +129,7 @@ class Disaggregated(Replicas):
         self._jobs: dict[str, _Job] = {}
         self.moves: list[Move] = []
 
-    def run(self, workload: object) -> Trace:
+    def run(self, workload: Any) -> Trace:
         trace = super().run(workload)
         trace.meta["moves"] = [move.to_dict() for move in self.moves]
         return trace

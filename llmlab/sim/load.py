@@ -5,13 +5,14 @@ No torch.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from llmlab.config import require, require_int
+import numpy as np
+
+from llmlab.config import is_real, require, require_int
 
 MAX_STAMP = 2**62
 
@@ -36,7 +37,7 @@ class Arrival:
     def __post_init__(self) -> None:
         # Stamps are whole nanoseconds; a float that is not (NaN, 0.5) would not add up exactly.
         stamp: Any = self.t
-        if isinstance(stamp, float) and math.isfinite(stamp) and stamp.is_integer():
+        if isinstance(stamp, float) and stamp.is_integer():
             object.__setattr__(self, "t", int(stamp))
         require_int("Arrival", "t", self.t, 0, MAX_STAMP)
         require_int("Arrival", "prompt_tokens", self.prompt_tokens, 1)
@@ -161,9 +162,7 @@ def poisson_arrivals(
     The gaps are scaled so that the last request is sent at exactly (requests - 1) / rate: the
     realized rate is the rate asked for, at every seed.
     """
-    import numpy as np
-
-    ok = isinstance(rate, (int, float)) and math.isfinite(rate) and rate > 0
+    ok = is_real(rate) and rate > 0
     require(ok, "poisson_arrivals", "rate", rate, "a finite number of requests/s > 0")
     require_int("poisson_arrivals", "requests", requests, 1)
     require(len(classes) > 0, "poisson_arrivals", "classes", classes, "a non-empty list")

@@ -8,7 +8,7 @@ it has not seen the row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median
@@ -220,17 +220,17 @@ def kv_exhaustion(compared: Iterable[Compared]) -> dict[str, Any]:
     }
 
 
-def published_report(rows: Iterable[Row] | None = None, progress: Any = None) -> dict[str, Any]:
+def published_report(progress: Callable[[str], Any] = lambda row: None) -> dict[str, Any]:
     """Everything `llmlab simulate --published` shows, as plain data.
 
     `median_abs_error` is over measured rows only; estimates of other tools have their own.
+    progress: told the key of each row before it is simulated.
     """
-    wanted = [row for row in (load_rows() if rows is None else rows) if row.kind != "reference"]
-    compared = []
-    for row in wanted:
-        if progress:
+    rows, compared = load_rows(), []
+    for row in rows:
+        if row.kind != "reference":
             progress(row.key)
-        compared.append(compare(row))
+            compared.append(compare(row))
     measured = [c for c in compared if c.row.kind == "measured"]
     estimates = [c for c in compared if c.row.kind == "estimate"]
     return {
@@ -246,12 +246,12 @@ def published_report(rows: Iterable[Row] | None = None, progress: Any = None) ->
             "median_abs_error_leave_one_out": medians(estimates, leave_one_out=True),
             "targets": {"tpot": ESTIMATE_TARGET},
         },
-        "mixture_of_experts": expert_growth(estimates),
+        "mixture_of_experts": expert_growth(estimates, rows),
     }
 
 
-def expert_growth(estimates: Iterable[Compared]) -> list[dict[str, Any]]:
-    """How TPOT grows from 1 to 64 users: dense and MoE, predicted and published (A4, A5)."""
+def expert_growth(estimates: Iterable[Compared], known: Iterable[Row]) -> list[dict[str, Any]]:
+    """How TPOT grows from 1 to 64 users: dense and MoE, predicted and published."""
     by_set: dict[str, dict[int, Compared]] = {}
     for c in estimates:
         by_set.setdefault(c.row.set_id, {})[c.row.users] = c
@@ -266,7 +266,7 @@ def expert_growth(estimates: Iterable[Compared]) -> list[dict[str, Any]]:
                 "published": many.row.measured["tpot_ms"] / one.row.measured["tpot_ms"],
             }
         )
-    reference = {row.users: row.measured for row in load_rows() if row.kind == "reference"}
+    reference = {row.users: row.measured for row in known if row.kind == "reference"}
     growth.append(
         {
             "set": "SEED",

@@ -22,7 +22,6 @@ This module reads no clock. No torch.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmlab.config import require
+from llmlab.config import is_real, require
 from llmlab.data import data_path
 from llmlab.perf.catalog import Catalog
 from llmlab.perf.cost import CostModel, StepShape
@@ -61,12 +60,11 @@ class Constants:
             value = getattr(self, field.name)
             if value is None and field.default is None:
                 continue
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            number = number and math.isfinite(value)
             if field.name.endswith("_efficiency"):
-                require(number and 0 < value <= 1, "Constants", field.name, value, "in (0, 1]")
+                fits, allowed = is_real(value) and 0 < value <= 1, "in (0, 1]"
             else:
-                require(number and value >= 0, "Constants", field.name, value, "seconds >= 0")
+                fits, allowed = is_real(value) and value >= 0, "seconds >= 0"
+            require(fits, "Constants", field.name, value, allowed)
 
 
 def constants_catalog(path: str | Path | None = None) -> Catalog:
@@ -186,7 +184,7 @@ class FixedStepTime:
 
 
 def default_constants(hardware: str) -> Constants:
-    """Constants to use for a device when none are named: its `default` entry, else the class's.
+    """Constants of a device where none are named: its `default_for` entry's, else the class's.
 
     The class's defaults are round figures typical of the fitted entries, not a fit.
     """
