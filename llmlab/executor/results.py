@@ -34,7 +34,7 @@ class Results:
         self.done = bytearray(cells)
         self.failed = 0
         self.repaired = False  # a torn last line was taken away
-        self._file: IO[bytes] | None = None
+        self._file: IO[bytes] | None = None  # None: closed
 
     @classmethod
     def open(
@@ -119,32 +119,34 @@ class Results:
             raise ValueError(f"{self.path}: cannot be written ({error.strerror})") from None
         _lock(self._file, self.path)
 
+    @property
+    def _out(self) -> IO[bytes]:
+        assert self._file is not None
+        return self._file
+
     def _header_is_there(self) -> bool:
         """False for an empty file, or one killed before its first line was whole."""
         self._repair()
-        assert self._file is not None
-        return self._file.seek(0, os.SEEK_END) > 0
+        return self._out.seek(0, os.SEEK_END) > 0
 
     def _repair(self) -> None:
         """Cut the file behind its last line break."""
-        assert self._file is not None
-        size = self._file.seek(0, os.SEEK_END)
+        size = self._out.seek(0, os.SEEK_END)
         end = size
         while end:
             start = max(0, end - 65536)
-            self._file.seek(start)
-            at = self._file.read(end - start).rfind(b"\n")
+            self._out.seek(start)
+            at = self._out.read(end - start).rfind(b"\n")
             if at >= 0:
                 end = start + at + 1
                 break
             end = start
         if end < size:
-            self._file.truncate(end)
+            self._out.truncate(end)
             self.repaired = True
 
     def _begin(self) -> None:
-        assert self._file is not None
-        self._file.truncate(0)
+        self._out.truncate(0)
         self._write(self.header)
 
     def _read(self) -> None:
@@ -156,10 +158,12 @@ class Results:
                 cell = line.get("cell")
                 if not isinstance(cell, int) or not 0 <= cell < len(self.done):
                     raise Differs(f"{self.path}:{number}: has no cell of this grid")
+                if not isinstance(line.get("ok"), bool):
+                    raise Differs(f"{self.path}:{number}: does not say how cell {cell} ended")
                 if self.done[cell]:
                     raise Differs(f"{self.path}:{number}: cell {cell} is there twice")
                 self.done[cell] = 1
-                self.failed += not line.get("ok")
+                self.failed += not line["ok"]
 
     def _compare(self, theirs: dict[str, Any]) -> None:
         """Refuse a file that other input or other code made."""
@@ -199,10 +203,9 @@ class Results:
         self._open(overwrite=False)
 
     def _write(self, line: dict[str, Any]) -> None:
-        assert self._file is not None
         data = memoryview(_dumped(line))
         while data:  # unbuffered: a full disk raises here, with the cell not marked as done
-            data = data[self._file.write(data) :]
+            data = data[self._out.write(data) :]
 
 
 def _dumped(line: dict[str, Any]) -> bytes:

@@ -39,24 +39,24 @@ def test_a_file_goes_on_behind_its_last_cell(path):
         assert [line["cell"] for line in results.lines()] == [2, 0, 1]
 
 
-@pytest.mark.parametrize("cut", range(1, 12))
-def test_a_line_cut_off_by_a_kill_is_taken_away(path, cut):
+def test_a_line_cut_off_by_a_kill_is_taken_away(path):
     whole = written(path, {0: True}).read_bytes()
     last = written(path, {1: True}).read_bytes()[len(whole) :]
-    path.write_bytes(whole + last[:-cut])
-    with open_(path) as results:
-        assert results.repaired
-        assert list(results.done) == [1, 0, 0, 0]
-    assert path.read_bytes() == whole
+    for kept in range(1, len(last)):
+        path.write_bytes(whole + last[:kept])
+        with open_(path) as results:
+            assert results.repaired
+            assert list(results.done) == [1, 0, 0, 0]
+        assert path.read_bytes() == whole
 
 
-@pytest.mark.parametrize("keep", [0, 1, 15, 40])
-def test_a_header_cut_off_by_a_kill_is_begun_anew(path, keep):
+def test_a_header_cut_off_by_a_kill_is_begun_anew(path):
     head = written(path, {}).read_bytes()
-    path.write_bytes(head[:keep])
-    with open_(path) as results:
-        assert results.count == 0
-    assert path.read_bytes() == head
+    for kept in range(len(head)):
+        path.write_bytes(head[:kept])
+        with open_(path) as results:
+            assert results.count == 0
+        assert path.read_bytes() == head
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,9 @@ def test_no_cell_is_there_twice(path):
         open_(path)
 
 
-@pytest.mark.parametrize("line", ["nonsense", "[]", '{"cell":9,"ok":true}', '{"ok":true}'])
+@pytest.mark.parametrize(
+    "line", ["nonsense", "[]", '{"cell":9,"ok":true}', '{"ok":true}', '{"cell":1}']
+)
 def test_a_line_that_is_none_is_named(path, line):
     written(path, {0: True})
     with path.open("a") as file:
