@@ -2,41 +2,47 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from llmlab.viz.figures.achieved_rate import achieved_rate
-from llmlab.viz.figures.grid_walk import grid_walk, walk_figure, walk_rows, walk_sentence
+from llmlab.viz.figures.grid_walk import walk_figure, walk_rows, walk_sentence
+from llmlab.viz.grid_walk import grid_walk
 from llmlab.viz.panels.grid_panel import GridPanel
 from tests.viz.speed import seconds_a_move
 
-SIZES = [
-    (context, page, splits, tile)
-    for context in (1, 7, 8, 23, 64)
-    for page in (1, 3, 4, 16)
-    for splits in (1, 2, 4)
-    for tile in (1, 8)
-]
+CONTEXTS, PAGES, SPLITS, TILES = (1, 7, 8, 23, 64), (1, 3, 4, 16), (1, 2, 4), (1, 8)
 
 
-@pytest.mark.parametrize(("context", "page", "splits", "tile"), SIZES)
-def test_each_position_is_read_by_exactly_one_program(context, page, splits, tile):
-    walk = grid_walk((9, context, 5), page, 1, splits, tile=tile)
-    positions = [p for program in walk.programs for p in range(program.begin, program.end)]
-    assert positions == list(range(context))
-    for program in walk.programs:
-        read = {p // page for p in range(program.begin, program.end)}
-        assert set(program.entries) == read
-        lanes = program.tiles * tile
-        assert program.masked == lanes - (program.end - program.begin)
-        assert 0 <= program.masked < tile
+def test_each_position_is_read_by_exactly_one_program():
+    for context, page, splits, tile in product(CONTEXTS, PAGES, SPLITS, TILES):
+        walk = grid_walk((9, context, 5), page, 1, splits, tile=tile)
+        positions = [p for program in walk.programs for p in range(program.begin, program.end)]
+        assert positions == list(range(context)), walk
+        for program in walk.programs:
+            read = {p // page for p in range(program.begin, program.end)}
+            assert set(program.entries) == read, walk
+            lanes = program.tiles * tile
+            assert program.masked == lanes - (program.end - program.begin), walk
+            assert 0 <= program.masked < tile, walk
 
 
-@pytest.mark.parametrize("page", [1, 4, 16])
-def test_no_block_has_two_owners_and_some_are_free(page):
-    walk = grid_walk((9, 23, 30, 17), page)
-    taken = [block for table in walk.tables for block in table]
-    assert len(set(taken)) == len(taken) < walk.num_blocks
-    assert [len(t) for t in walk.tables] == [-(-c // page) for c in walk.contexts]
+def test_the_stretches_are_the_positions_cut_at_blocks_and_splits():
+    walk = grid_walk((9, 23, 5), 4, 1, 2)
+    assert [stretch[2:] for stretch in walk.stretches()] == [
+        *((0, 4), (4, 8), (8, 12), (12, 16)),
+        *((16, 20), (20, 23)),
+    ]
+    assert [stretch.split for stretch in walk.stretches()] == [0, 0, 0, 0, 1, 1]
+
+
+def test_no_block_has_two_owners_and_some_are_free():
+    for page in (1, 4, 16):
+        walk = grid_walk((9, 23, 30, 17), page)
+        taken = [block for table in walk.tables for block in table]
+        assert len(set(taken)) == len(taken) < walk.num_blocks
+        assert [len(t) for t in walk.tables] == [-(-c // page) for c in walk.contexts]
 
 
 def test_bad_sizes_are_refused():
@@ -46,6 +52,8 @@ def test_bad_sizes_are_refused():
         grid_walk((4, 5), 4, 2)
     with pytest.raises(ValueError, match="contexts"):
         grid_walk((4, 0), 4)
+    with pytest.raises(ValueError, match="8 at most"):
+        grid_walk((4,) * 9, 4)
 
 
 def test_the_figure_draws_every_stretch_and_every_block():

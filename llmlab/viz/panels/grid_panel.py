@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from llmlab.viz.figures.grid_walk import (
-    LETTERS,
     WALK_HEAD,
-    GridWalk,
-    grid_walk,
     update_walk,
     walk_figure,
     walk_rows,
     walk_sentence,
 )
+from llmlab.viz.grid_walk import LETTERS, GridWalk, grid_walk
 from llmlab.viz.panels.controls import Knob, guarded, status_html
 from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
 from llmlab.viz.widgets import toolkit
