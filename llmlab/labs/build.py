@@ -20,7 +20,7 @@ import re
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Kind = Literal["lab", "solution"]
 
@@ -93,56 +93,68 @@ def _fill(parts: list[str | Blank], kind: Kind) -> str:
     return "\n".join(lines)
 
 
+class Cell(NamedTuple):
+    """One cell of a source: kind is "code" or "markdown"; first_line: of its text in the file."""
+
+    name: str
+    kind: str
+    metadata: dict[str, Any]
+    lines: tuple[str, ...]
+    first_line: int
+
+
 @dataclass(frozen=True)
 class Source:
-    """A parsed source file: its cells as (name, type, metadata, lines, first line)."""
+    """A parsed source file and its cells."""
 
     name: str
     path: str
-    cells: tuple[tuple[str, str, dict[str, Any], tuple[str, ...], int], ...]
+    cells: tuple[Cell, ...]
+
+    def parts(self, cell: Cell) -> list[str | Blank]:
+        """Plain lines and blanks of a cell."""
+        return split_blanks(list(cell.lines), self.path, cell.first_line, cell.name)
 
     def blanks(self) -> list[Blank]:
         """Every blank of the lab, in order."""
-        found = []
-        for name, _, _, lines, first in self.cells:
-            parts = split_blanks(list(lines), self.path, first, name)
-            found += [part for part in parts if isinstance(part, Blank)]
-        return found
+        every = (part for cell in self.cells for part in self.parts(cell))
+        return [part for part in every if isinstance(part, Blank)]
 
     def covers(self) -> list[str]:
         """Curriculum ids named by the cells' metadata."""
-        return sorted({c for _, _, meta, _, _ in self.cells for c in meta.get("covers", [])})
+        return sorted({c for cell in self.cells for c in cell.metadata.get("covers", [])})
 
     def notebook(self, kind: Kind) -> dict[str, Any]:
         """The notebook as JSON data, without outputs and with ids made of the names."""
         cells = []
-        for name, cell_type, meta, lines, first in self.cells:
-            tags = [str(tag) for tag in meta.get("tags", [])]
+        for cell in self.cells:
+            tags = [str(tag) for tag in cell.metadata.get("tags", [])]
             wanted = [ONLY[tag] for tag in tags if tag in ONLY]
             if wanted and kind not in wanted:
                 continue
-            parts = split_blanks(list(lines), self.path, first, name)
+            parts = self.parts(cell)
             blank = any(isinstance(part, Blank) for part in parts)
-            if blank and cell_type != "code":
-                raise _fail(self.path, first, "a solution block belongs in a code cell")
-            cells.append(_cell(self.name, name, cell_type, meta, _fill(parts, kind)))
+            if blank and cell.kind != "code":
+                raise _fail(self.path, cell.first_line, "a solution block belongs in a code cell")
+            cells.append(_built(self.name, cell, _fill(parts, kind)))
         metadata = {"kernelspec": KERNELSPEC, "language_info": {"name": "python"}}
         return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
 
 
-def _cell(lab: str, name: str, cell_type: str, meta: dict[str, Any], text: str) -> dict[str, Any]:
-    kept = {key: value for key, value in meta.items() if key in ("covers", "tags") and value}
-    if cell_type == "markdown":
+def _built(lab: str, cell: Cell, text: str) -> dict[str, Any]:
+    """A cell as it stands in a notebook, with `text` in place of its own."""
+    kept = {key: cell.metadata[key] for key in ("covers", "tags") if cell.metadata.get(key)}
+    if cell.kind == "markdown":
         text = PICTURE.sub(_picture, text)
-    cell: dict[str, Any] = {
-        "cell_type": cell_type,
-        "id": hashlib.sha256(f"{lab}/{name}".encode()).hexdigest()[:12],
+    built: dict[str, Any] = {
+        "cell_type": cell.kind,
+        "id": hashlib.sha256(f"{lab}/{cell.name}".encode()).hexdigest()[:12],
         "metadata": kept,
         "source": text.splitlines(keepends=True),
     }
-    if cell_type == "code":
-        cell |= {"execution_count": None, "outputs": []}
-    return cell
+    if cell.kind == "code":
+        built |= {"execution_count": None, "outputs": []}
+    return built
 
 
 def _picture(fence: re.Match[str]) -> str:
@@ -168,7 +180,7 @@ def parse(text: str, path: str) -> Source:
             raise _fail(path, cursor, f'{state}: write `# %% name="short_and_unique"`')
         seen.add(name)
         lines = tuple(cell.source.split("\n"))
-        cells.append((str(name), str(cell.cell_type), meta, lines, cursor + 1))
+        cells.append(Cell(str(name), str(cell.cell_type), meta, lines, cursor + 1))
     return Source(Path(path).stem, path, tuple(cells))
 
 

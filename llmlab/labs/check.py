@@ -73,7 +73,7 @@ def notebook_faults(path: Path, root: Path) -> list[str]:
 
 def frame_faults(source: Source) -> list[str]:
     """What every lab opens and ends with: a question first, a wrap-up, interview questions."""
-    prose = ["\n".join(lines) for _, kind, _, lines, _ in source.cells if kind == "markdown"]
+    prose = ["\n".join(cell.lines) for cell in source.cells if cell.kind == "markdown"]
     opening, ending = (prose[0], prose[-1]) if prose else ("", "")
     wanted = {
         "its first cell asks a question: **Answer this first**": "answer this first"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -25,7 +25,7 @@ from llmlab.labs.decode_cases import (
     near,
     reference,
 )
-from llmlab.labs.own_kernels import decode, unanswered, write_kv
+from llmlab.labs.own_kernels import decode, lanes, unanswered, write_kv
 from llmlab.labs.own_triton import NO_TRITON, OutOfBounds, available, on_gpu, watching
 
 WRITE, DECODE = "A2.kv-write-kernel", "A2.decode-kernel"
@@ -34,8 +34,11 @@ MASK = "it loads slots that no token owns, and 0 · NaN is NaN; mask the loads o
 
 
 @contextmanager
-def _interpreted(undefined: float = float("nan")) -> Iterator[None]:
-    """Kernels interpreted, without numpy's remarks about NaN and infinity."""
+def _running(device: str, undefined: float = float("nan")) -> Iterator[None]:
+    """On "cpu" interpreted and watched, without numpy's remarks about NaN and infinity."""
+    if device != "cpu":
+        yield
+        return
     with warnings.catch_warnings(), watching(undefined):
         warnings.simplefilter("ignore", RuntimeWarning)
         yield
@@ -51,12 +54,32 @@ def _raised(error: BaseException) -> str:
 
 # ---------------------------------------------------------------- the KV write
 
-# (tokens, KV heads, head dim, block size, slots)
+
+class Write(NamedTuple):
+    """A step's keys and values, one row a slot; -1: padding. The caches hold 20 slots."""
+
+    kv_heads: int
+    head_dim: int
+    block_size: int
+    slots: tuple[int, ...]
+
+    @property
+    def row(self) -> int:
+        """Values of one token's keys in a layer."""
+        return self.kv_heads * self.head_dim
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kv_heads} KV heads, head_dim {self.head_dim} (ROW {self.row}), "
+            f"slots {list(self.slots)}"
+        )
+
+
 WRITES = (
-    (3, 2, 8, 4, (5, 0, 14)),
-    (4, 3, 4, 4, (7, 2, 15, 9)),  # 12 values a row: the program's 16 lanes are too many
-    (5, 1, 8, 1, (3, -1, 0, -1, 6)),
-    (4, 3, 8, 5, (-1, 19, -1, 4)),
+    Write(2, 8, 4, (5, 0, 14)),
+    Write(3, 4, 4, (7, 2, 15, 9)),  # 12 values a row: the program's 16 lanes are too many
+    Write(1, 8, 1, (3, -1, 0, -1, 6)),
+    Write(3, 8, 5, (-1, 19, -1, 4)),
 )
 
 
@@ -64,26 +87,21 @@ def check_kv_write(kernel: Any) -> Result:
     """Small steps with padded rows and rows of any length; compared bit by bit."""
     if (nothing := _no_kernel(WRITE, kernel)) is not None:
         return nothing
-    for number, (tokens, heads, dim, page, slots) in enumerate(WRITES):
-        row = heads * dim
-        case = f"{heads} KV heads, head_dim {dim} (ROW {row}), slots {list(slots)}"
+    for seed, step in enumerate(WRITES):
         try:
-            said = _write_fault(kernel, tokens, heads, dim, page, slots, seed=number)
+            said = _write_fault(kernel, step, seed)
         except Exception as error:
             said = _raised(error)
-            if -1 in slots and isinstance(error.__cause__, OutOfBounds):
+            outside, row = isinstance(error.__cause__, OutOfBounds), step.row
+            if outside and -1 in step.slots:
                 said = f"stores for slot -1, a row of padding: {error.__cause__}"
-            elif isinstance(error.__cause__, OutOfBounds) and row < _lanes(row):
-                said += f"; of {_lanes(row)} lanes only the first {row} are the row's"
+            elif outside and row < lanes(row):
+                said += f"; of {lanes(row)} lanes only the first {row} are the row's"
         if said is not None:
-            return failed(WRITE, f"With {case} it {said}.")
-    if on_gpu() and (said := _write_fault(kernel, 4, 3, 8, 5, (-1, 19, -1, 4), 9, "cuda")):
+            return failed(WRITE, f"With {step} it {said}.")
+    if on_gpu() and (said := _write_fault(kernel, WRITES[-1], 9, "cuda")):
         return failed(WRITE, f"Right in the interpreter, but compiled for the GPU it {said}.")
     return passed(WRITE, f"{len(WRITES)} steps, every slot as it should be, padded rows too.")
-
-
-def _lanes(row: int) -> int:
-    return 1 << (row - 1).bit_length()
 
 
 def _no_kernel(exercise: str, kernel: Any) -> Result | None:
@@ -97,25 +115,14 @@ def _no_kernel(exercise: str, kernel: Any) -> Result | None:
     return None
 
 
-def _write_fault(
-    kernel: Any,
-    tokens: int,
-    heads: int,
-    dim: int,
-    page: int,
-    slots: tuple[int, ...],
-    seed: int,
-    device: str = "cpu",
-) -> str | None:
+def _write_fault(kernel: Any, step: Write, seed: int, device: str = "cpu") -> str | None:
+    heads, dim, page, slots = step
     gen = torch.Generator().manual_seed(seed)
-    k, v = (torch.randn(tokens, heads, dim, generator=gen).to(device) for _ in range(2))
+    k, v = (torch.randn(len(slots), heads, dim, generator=gen).to(device) for _ in range(2))
     before = torch.randn(2, 20 // page, page, heads, dim, generator=gen).to(device)
-    caches = before.clone()
+    caches = before.clone()  # [2, N, B, Hkv, D]: keys, values
     at = torch.tensor(slots, device=device)
-    if device == "cpu":
-        with _interpreted():
-            write_kv(kernel, k, v, caches[0], caches[1], at)
-    else:
+    with _running(device):
         write_kv(kernel, k, v, caches[0], caches[1], at)
     flat, old = caches.flatten(1, 2), before.flatten(1, 2)  # [2, N * B, Hkv, D]
     right = old.clone()
@@ -197,10 +204,7 @@ def _run(
     moved = case.to(device)
     given = moved.tensors()
     out = torch.full_like(given[0], UNWRITTEN)
-    if device == "cpu":
-        with _interpreted(undefined):
-            decode(kernel, *given, block_n=case.block_n, out=out)
-    else:
+    with _running(device, undefined):
         decode(kernel, *given, block_n=case.block_n, out=out)
     kept = zip(given, moved.tensors(), strict=True)
     same = all(torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0)) for a, b in kept)

@@ -52,6 +52,11 @@ def _ready(kernel: Any) -> None:
         raise NotImplementedError
 
 
+def lanes(row: int) -> int:
+    """The least power of two that is not below `row`: Triton has no other tiles."""
+    return 1 << (row - 1).bit_length()
+
+
 def write_kv(
     kernel: Any,
     k: torch.Tensor,
@@ -70,7 +75,7 @@ def write_kv(
         v_cache,
         slots,
         ROW=row,
-        BLOCK=1 << (row - 1).bit_length(),
+        BLOCK=lanes(row),
     )
 
 

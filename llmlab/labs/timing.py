@@ -19,7 +19,7 @@ HEAD = ["lab", "machine time, s", "most of it"]
 BEGIN = "<!-- machine time: written by `llmlab labs --time all` -->"
 END = "<!-- end of machine time -->"
 
-Progress = Callable[[str, int, int], None]
+Progress = Callable[[str, int, int], None]  # lab, code cells that are over, of how many
 
 
 @dataclass(frozen=True)
@@ -53,17 +53,17 @@ def time_lab(
 
     notebook = nbformat.read(path, as_version=4)
     code = [i for i, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
+    begun: dict[int, float] = {}
     spent: dict[int, float] = {}
-
-    def done(cell: Any, cell_index: int, **_: Any) -> None:
-        spent[cell_index] = time.perf_counter() - begun[cell_index]
 
     def begin(cell: Any, cell_index: int, **_: Any) -> None:
         begun[cell_index] = time.perf_counter()
         if progress is not None and cell_index in code:
             progress(path.stem, code.index(cell_index), len(code))
 
-    begun: dict[int, float] = {}
+    def done(cell: Any, cell_index: int, **_: Any) -> None:
+        spent[cell_index] = time.perf_counter() - begun[cell_index]
+
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "LLMLAB_DATA_DIR": folder}
         client = NotebookClient(

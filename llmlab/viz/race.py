@@ -9,7 +9,7 @@ import statistics
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llmlab.config import require, require_int
 from llmlab.sched.continuous import Continuous
@@ -168,12 +168,10 @@ def decode_steps(policy: Policy, lengths: Iterable[int], slots: int) -> float:
     return max(r.t_end or 0 for r in trace.requests.values()) / unit
 
 
-def speed_up(
-    kind: str, slots: int, batches: int, mean: int = 40, seed: int = 1, steps: Any = decode_steps
-) -> float:
+def speed_up(kind: str, slots: int, batches: int, mean: int = 40, seed: int = 1) -> float:
     """Static over continuous batching, in equal decode steps, for `batches` full batches."""
     lengths = draw_lengths(kind, slots * batches, mean, slots, seed)
-    return float(steps(Static, lengths, slots) / steps(Continuous, lengths, slots))
+    return decode_steps(Static, lengths, slots) / decode_steps(Continuous, lengths, slots)
 
 
 def harmonic(n: int) -> float:

@@ -54,9 +54,8 @@ def race(laps: Sequence[Lap]) -> Any:
     """Plotly figure of the laps, one block of lanes each."""
     import plotly.graph_objects as go
 
-    figure = go.Figure(
-        layout=layout("", 300, barmode="overlay", bargap=0.2, legend={"orientation": "h"})
-    )
+    above = {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 1, "xanchor": "right"}
+    figure = go.Figure(layout=layout("", 300, barmode="overlay", bargap=0.2, legend=above))
     for name, colour in PARTS:
         line = {"color": "rgba(255,255,255,0.7)", "width": 1}
         figure.add_bar(orientation="h", name=name, marker={"color": colour, "line": line})
@@ -64,7 +63,6 @@ def race(laps: Sequence[Lap]) -> Any:
         xaxis_title_text="ms since all requests were sent",
         xaxis_rangemode="tozero",
         margin_t=70,
-        legend={"y": 1.0, "yanchor": "bottom", "x": 1, "xanchor": "right"},
     )
     update_race(figure, laps)
     return figure

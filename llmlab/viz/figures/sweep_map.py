@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmlab.viz.palette import QUIET, layout
+from llmlab.viz.palette import layout
 
 MOST_SIDE = 40  # values of an axis that a map can show
 # From pale to strong blue, readable under black and under white text where each stands.
@@ -106,7 +106,7 @@ class SweepMap:
                 yaxis={**side, "title": {"text": self.y_axis or ""}},
             )
         )
-        figure.update_layout(margin={"t": 12}, coloraxis_colorbar_tickcolor=QUIET)
+        figure.update_layout(margin_t=12)
         return figure
 
     def _note(self, x: str, y: str) -> str:
