@@ -11,6 +11,7 @@ tested.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -187,8 +188,8 @@ class CudaRunner(Runner):
             self._run(batch)
         torch.cuda.current_stream().wait_stream(stream)
 
-    def _timed(self) -> Any:
-        return _Timed(self) if torch.device(self.model.device).type == "cuda" else _Untimed()
+    def _timed(self) -> AbstractContextManager[None]:
+        return _Timed(self) if torch.device(self.model.device).type == "cuda" else nullcontext()
 
 
 Draws = tuple[torch.Tensor, Sequence[Row]]  # logits [S, V] and how to draw from each row
@@ -213,7 +214,7 @@ def _elapsed(begin: Any, end: Any) -> float:
     return float(begin.elapsed_time(end)) / 1e3
 
 
-class _Timed:
+class _Timed(AbstractContextManager[None]):
     """Records an event before and after, on the card's own clock."""
 
     def __init__(self, runner: CudaRunner) -> None:
@@ -229,17 +230,9 @@ class _Timed:
         self.runner._events = (self.begin, self.end)
 
 
-class _Untimed:
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
 def _too_many_blocks(model: Model, config: EngineConfig) -> str:
     free, total = torch.cuda.mem_get_info(torch.device(model.device))
-    element = torch.empty((), dtype=model.dtype).element_size()
+    element = model.dtype.itemsize
     fits = blocks_that_fit(
         free,
         total,

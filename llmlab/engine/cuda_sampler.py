@@ -42,11 +42,6 @@ class Sampled:
         return found
 
 
-def sample_batch(logits: torch.Tensor, rows: Sequence[Row]) -> list[int]:
-    """One token id for each row of logits [S, V]."""
-    return Sampled(sample_on_device(logits, rows)).read()
-
-
 def sample_on_device(logits: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
     """Token ids [S] int64 on the device, -1 for a row that is not finite; waits for nothing."""
     best = logits.max(dim=-1)

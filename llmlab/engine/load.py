@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
-from llmlab.engine.half_linear import half_linear
+from llmlab.engine.half_linear import MakeLinear, half_linear
 from llmlab.engine.model import Layer, Linear, Model, PlainLinear
 from llmlab.engine.weights import (
     TINY_MODELS,
@@ -141,6 +142,45 @@ def give_back() -> None:
             trim(0)
 
 
+@dataclass(frozen=True)
+class _Parts:
+    """Turns a source's tensors into the parts of a model. make: of linear layers in 16 bits."""
+
+    source: Source
+    dtype: torch.dtype
+    device: torch.device | str
+    make: MakeLinear | None
+
+    def vector(self, name: str) -> torch.Tensor:
+        return self._there(self.source.get(name)).clone()
+
+    def _there(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(device=self.device, dtype=self.dtype)
+
+    def linear(self, *names: str) -> Linear:
+        """Weights of several projections of one input, one below the other."""
+        get = self.source.get
+        parts, bias = [get(f"{name}.weight") for name in names], None
+        if f"{names[0]}.bias" in self.source.names:
+            bias = self._there(torch.cat([get(f"{name}.bias") for name in names]))
+        if self.make is not None:
+            return self.make(parts, bias)
+        return PlainLinear(torch.cat([self._there(part) for part in parts]), bias)
+
+    def layer(self, index: int) -> Layer:
+        at, norms = f"model.layers.{index}", self.source.config.qk_norm
+        return Layer(
+            input_norm=self.vector(f"{at}.input_layernorm.weight"),
+            qkv=self.linear(*(f"{at}.self_attn.{part}_proj" for part in "qkv")),
+            q_norm=self.vector(f"{at}.self_attn.q_norm.weight") if norms else None,
+            k_norm=self.vector(f"{at}.self_attn.k_norm.weight") if norms else None,
+            output=self.linear(f"{at}.self_attn.o_proj"),
+            mlp_norm=self.vector(f"{at}.post_attention_layernorm.weight"),
+            gate_up=self.linear(f"{at}.mlp.gate_proj", f"{at}.mlp.up_proj"),
+            down=self.linear(f"{at}.mlp.down_proj"),
+        )
+
+
 def build_model(
     source: Source,
     *,
@@ -153,43 +193,10 @@ def build_model(
 
     packed: weights in 16 bits if this machine has a product for them.
     """
-    config = source.config
-    make = half_linear() if packed else None
-    packed = make is not None
+    config, say = source.config, progress or (lambda done, total, what: None)
     total = config.num_hidden_layers + 1
-
-    def note(done: int) -> None:
-        if progress:
-            progress(done, total, "loading layers")
-
-    def vector(name: str) -> torch.Tensor:
-        return source.get(name).to(device=device, dtype=dtype).clone()
-
-    def linear(*names: str) -> Linear:
-        """Weights of several projections of one input, one below the other."""
-        parts, bias = [source.get(f"{name}.weight") for name in names], None
-        if f"{names[0]}.bias" in source.names:
-            bias = torch.cat([source.get(f"{n}.bias") for n in names])
-            bias = bias.to(device=device, dtype=dtype)
-        if make is not None:
-            return make(parts, bias)
-        weight = torch.cat([part.to(device=device, dtype=dtype) for part in parts])
-        return PlainLinear(weight, bias)
-
-    def layer(index: int) -> Layer:
-        at = f"model.layers.{index}"
-        norms = config.qk_norm
-        return Layer(
-            input_norm=vector(f"{at}.input_layernorm.weight"),
-            qkv=linear(*(f"{at}.self_attn.{part}_proj" for part in "qkv")),
-            q_norm=vector(f"{at}.self_attn.q_norm.weight") if norms else None,
-            k_norm=vector(f"{at}.self_attn.k_norm.weight") if norms else None,
-            output=linear(f"{at}.self_attn.o_proj"),
-            mlp_norm=vector(f"{at}.post_attention_layernorm.weight"),
-            gate_up=linear(f"{at}.mlp.gate_proj", f"{at}.mlp.up_proj"),
-            down=linear(f"{at}.mlp.down_proj"),
-        )
-
+    parts = _Parts(source, dtype, device, half_linear() if packed else None)
+    packed = parts.make is not None
     # A packed model keeps its embedding as the mapped file: only the rows looked up are read.
     embedding = source.get("model.embed_tokens.weight")
     if not packed:
@@ -198,19 +205,19 @@ def build_model(
     if config.tie_word_embeddings and not packed:
         head: Linear = PlainLinear(embedding)
     else:
-        head = linear("model.embed_tokens" if config.tie_word_embeddings else "lm_head")
-    note(1)
+        head = parts.linear("model.embed_tokens" if config.tie_word_embeddings else "lm_head")
+    say(1, total, "loading layers")
     layers = []
     for index in range(config.num_hidden_layers):
-        layers.append(layer(index))
-        note(index + 2)
+        layers.append(parts.layer(index))
+        say(index + 2, total, "loading layers")
     give_back()
     return Model(
         config=config,
         tokenizer=source.tokenizer,
         embedding=embedding,
         layers=layers,
-        norm=vector("model.norm.weight"),
+        norm=parts.vector("model.norm.weight"),
         head=head,
         dtype=dtype,
         device=device,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ class Source:
     tokenizer: Tokenizer
     names: Sequence[str]
     get: Callable[[str], torch.Tensor]
-    keep: list[Any] = field(default_factory=list)
 
 
 # ---------------------------------------------------------------- Hugging Face folder

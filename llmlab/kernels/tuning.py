@@ -69,4 +69,4 @@ def num_splits(requests: int, kv_heads: int, max_context: int, sms: int) -> int:
     wanted = cdiv(PROGRAMS_PER_SM * sms, max(1, requests * kv_heads))
     room = max(1, max_context // MIN_SPLIT)
     largest = min(wanted, room, MAX_SPLITS)
-    return next_power_of_2(largest) if largest < 2 else 1 << (largest.bit_length() - 1)
+    return 1 << (largest.bit_length() - 1)

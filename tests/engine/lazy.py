@@ -12,11 +12,17 @@ from types import SimpleNamespace
 import torch
 
 from llmlab.config import ModelConfig
+from llmlab.engine.cuda_sampler import Sampled, sample_on_device
 from llmlab.engine.runner import Runner
 from llmlab.engine.tokenizer import ByteTokenizer
 from llmlab.sched.oracle import EMPTY, next_token
 
 VOCAB = 97
+
+
+def sample_batch(logits, rows):
+    """Tokens of the batched sampler, read back."""
+    return Sampled(sample_on_device(logits, rows)).read()
 
 
 class Queue:

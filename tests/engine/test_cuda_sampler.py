@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmlab.engine.cuda_sampler import sample_batch
 from llmlab.engine.sampler import Row, sample
 from llmlab.sched.request import SamplingParams
+from tests.engine.lazy import sample_batch
 
 VOCAB = 40
 

@@ -7,11 +7,12 @@ import math
 import pytest
 import torch
 
-from llmlab.engine import cuda_sampler, sampler
+from llmlab.engine import sampler
 from llmlab.engine.sampler import Row
 from llmlab.sched.request import SamplingParams
+from tests.engine.lazy import sample_batch
 
-SAMPLERS = [sampler.sample, cuda_sampler.sample_batch]
+SAMPLERS = [sampler.sample, sample_batch]
 
 
 @pytest.mark.parametrize("sample", SAMPLERS)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from llmlab.engine import Engine, Model, load_model
+from llmlab.engine.cuda_memory import bytes_per_block
 from llmlab.engine.pair.decode_worker import DecodeWorker
 from llmlab.engine.pair.job import PairJob
 from llmlab.engine.pair.link import DECODE, PREFILL, connect, file_store
@@ -59,13 +60,11 @@ def work(side: str, job: PairJob, store: Any, emit: Emit) -> dict[str, Any]:
 
 def about(model: Model, job: PairJob) -> dict[str, Any]:
     """What a reader of the result must know even if this worker dies."""
-    c, size = model.config, model.kv_dtype.itemsize
     encode = model.tokenizer.encode
     return {
-        "model": c.name,
+        "model": model.config.name,
         "dtype": job.dtype,
-        # C7: keys and values, every layer, every key head, every dimension
-        "kv_bytes_per_token": 2 * c.num_hidden_layers * c.num_key_value_heads * c.head_dim * size,
+        "kv_bytes_per_token": bytes_per_block(model.config, 1, model.kv_dtype.itemsize),
         "prompt_tokens": {
             f"req-{i}": len(encode(prompt) if isinstance(prompt, str) else prompt)
             for i, prompt in enumerate(job.prompts)
