@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from llmlab.engine import sampler
+from llmlab.engine import cuda_sampler, sampler
 from llmlab.engine.sampler import Row
 from llmlab.sched.request import SamplingParams
 from tests.engine.lazy import sample_batch
