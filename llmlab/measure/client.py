@@ -147,7 +147,6 @@ class LoadClient:
         self.k_sources: Counter[str] = Counter()
         self._keep_text = keep_text
         self._on_end = on_end
-        self._stop_sending = False
 
     async def run(
         self,
@@ -179,15 +178,14 @@ class LoadClient:
                     bugs.append(bug)
 
             try:
-                async with asyncio.timeout(duration_s):
-                    async for task in pacing:
-                        tasks.add(task)
-                        task.add_done_callback(over)
-            except TimeoutError:
-                self._stop_sending = True
-            try:
-                if self._stop_sending and not drain:
-                    self._cut(tasks)
+                try:
+                    async with asyncio.timeout(duration_s):
+                        async for task in pacing:
+                            tasks.add(task)
+                            task.add_done_callback(over)
+                except TimeoutError:
+                    if not drain:
+                        self._cut(tasks)
                 while tasks:
                     await asyncio.wait(tasks)
             finally:

@@ -119,7 +119,7 @@ class AnswerReader:
         """Which of the ways of counting covers this stream; "none" if nothing was to count."""
         if not self.pieces:
             return "none"
-        with_text = [piece for piece in self.pieces if piece.has_text]
+        with_text = [piece for piece in self.pieces if piece.has_text] or self.pieces
         if all(piece.growth is not None for piece in with_text):
             return "usage_growth"
         if all(piece.ids is not None for piece in with_text):

@@ -397,6 +397,7 @@ def test_an_interrupted_run_keeps_what_it_measured():
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing goes on behind it"
         return client
 
     with stub_server(stream(*[frame(token("a"))] * 3, DONE, gap=0.05)) as stub:
@@ -404,6 +405,8 @@ def test_an_interrupted_run_keeps_what_it_measured():
     counts = summarize(client.trace).all.counts
     assert counts.completed >= 1
     assert counts.in_flight_at_end == 1
+    assert client.trace.meta["submitted"] == counts.submitted
+    assert [r.reason for r in client.trace.requests.values()][-1] == "interrupted"
 
 
 # -- secrets and strangers -----------------------------------------------------------------
@@ -460,6 +463,13 @@ def test_the_trace_survives_the_file(tmp_path):
     _, client = one(stream(frame(token("a")), FINISH, DONE))
     client.trace.write_jsonl(tmp_path / "t.jsonl")
     assert type(client.trace).read_jsonl(tmp_path / "t.jsonl").requests == client.trace.requests
+
+
+def test_tokens_without_any_text_are_counted_by_their_ids():
+    reader = AnswerReader()
+    reader.take(json.dumps(token("", token_ids=[2], finish_reason="stop")), 7)
+    assert reader.k_source() == "token_ids"
+    assert [(event.t, event.k) for event in reader.events()] == [(7, 1)]
 
 
 def test_a_reader_without_a_single_token_has_no_events():
