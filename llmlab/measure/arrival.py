@@ -90,7 +90,15 @@ class OpenLoop(Part):
             times = times[: stop.num_prompts]
         if stop.duration_s is not None:
             times = times[times < stop.duration_s]
-        return self.burst.insert(times) if self.burst else times
+        if self.burst is None:
+            return times
+        end = self.burst.at_s + self.burst.over_s
+        if stop.duration_s is not None and end >= stop.duration_s:
+            raise ValueError(
+                f"arrivals.burst: ends at {end:g} s: must be before stop.duration_s = "
+                f"{stop.duration_s:g}"
+            )
+        return self.burst.insert(times)
 
     def _base(self, stop: Stop, rng: np.random.Generator) -> Times:
         raise NotImplementedError

@@ -17,6 +17,7 @@ from llmlab.measure.per_request import Contradiction, RequestMetrics, request_me
 from llmlab.measure.rates import (
     Rates,
     Window,
+    arrivals,
     concurrency,
     default_window,
     peak_rate,
@@ -186,7 +187,8 @@ class _View:
         each = [(r.outcome, tokens_in(r, window)) for r in alive]
         tokens = _sum([count for _, count in each])
         of_completed = _sum([count for outcome, count in each if outcome == "completed"])
-        prompts = _sum([r.prompt_tokens for r in alive if r.events and r.events[0].t in window])
+        first = [(r.prompt_tokens, arrivals(r)[:1]) for r in alive]
+        prompts = _sum([n for n, came in first if came and came[0][0] in window])
         bins = tokens_per_second_bins(alive, window)
         total = None if tokens is None or prompts is None else tokens + prompts
         offered = [r.t_sched for r in counted if r.t_sched is not None]

@@ -226,7 +226,7 @@ def load_workload(source: str | Path) -> Workload:
     Raises ValueError that names file, field and what is allowed.
     """
     path = Path(source)
-    if not path.suffix and not path.exists():
+    if not path.suffix and not path.is_file():
         path = data_path("workloads", f"{source}.yaml")
     if not path.is_file():
         raise ValueError(

@@ -260,6 +260,12 @@ def test_output_total_and_stream_rates_are_three_rates():
     assert group["e2e_rate"].mean == 50
 
 
+def test_a_prompt_counts_though_its_answer_came_whole():
+    whole = record(prompt_tokens=90, completion_tokens=10, end=2000)
+    rates = summarize(trace(whole)).all.rates
+    assert (rates.output_tok_s, rates.prompt_tokens, rates.total_tok_s) == (5, 90, 50)
+
+
 def test_the_realized_rate_is_measured_over_the_intervals_between_sends():
     # vllm#21104
     run = trace(*(record(f"r{i}", sched=5 * i, send=5.5 * i, end=100) for i in range(10)))

@@ -321,6 +321,14 @@ def test_a_burst_of_more_requests_than_are_left_is_refused():
         workload(arrivals, n=10).requests()
 
 
+def test_a_burst_that_outlasts_the_duration_is_refused():
+    burst = {"at_s": 8, "num_prompts": 2, "over_s": 5}
+    arrivals = {"kind": "constant", "request_rate": 1, "burst": burst}
+    with pytest.raises(ValueError, match=r"burst: ends at 13 s: must be before .*duration_s = 10"):
+        workload(arrivals, n=None, stop={"duration_s": 10}).requests()
+    assert len(workload(arrivals, n=None, stop={"duration_s": 14}).requests()) == 14
+
+
 def test_an_absurd_number_of_requests_is_refused_before_it_is_made():
     arrivals = {"kind": "poisson", "request_rate": 1e9}
     with pytest.raises(ValueError, match=r"more than 1,000,000 requests"):
@@ -341,6 +349,12 @@ def test_a_bad_file_is_named(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
         load_workload(path)
+
+
+def test_a_folder_of_that_name_does_not_hide_a_shipped_workload(tmp_path, monkeypatch):
+    (tmp_path / "burst").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert load_workload("burst").name
 
 
 def test_an_unknown_name_lists_the_known_ones():
