@@ -8,16 +8,13 @@ Two figures, each the median of repeated runs on one core:
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import platform
 import statistics
-import sys
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from llmlab.bench.command import at_least_one, command, deliver
 from llmlab.config import EngineConfig
 from llmlab.sched import Chunked, Request, SamplingParams
 
@@ -31,7 +28,7 @@ def decode_tokens_per_s(steps: int, prefix_caching: bool = False) -> float:
     config = EngineConfig(
         max_num_batched_tokens=8192,
         max_num_seqs=RUNNING,
-        num_blocks=RUNNING * (steps // 16 + 8),
+        num_blocks=RUNNING * (steps // EngineConfig.block_size + 8),
         max_model_len=steps + 64,
         enable_prefix_caching=prefix_caching,
     )
@@ -98,13 +95,15 @@ def measure(repeats: int, steps: int, requests: int) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The figures for people; spread is lowest to highest run."""
+    """The figures for people, at most 80 columns; spread is lowest to highest run."""
 
     def line(name: str, median: float, runs: list[float], unit: str) -> str:
-        return f"{name:<42} {median:>12,.1f} {unit:<9} {min(runs):,.1f} .. {max(runs):,.1f}"
+        form = ",.0f" if median >= 1000 else ".1f"
+        ends = f"{min(runs):{form}} .. {max(runs):{form}}"
+        return f"{name:<36} {median:>10{form}} {unit:<8} {ends}"
 
     runs = result["runs"]
-    rows = [f"{'':<42} {'median':>12} {'':<9} lowest .. highest of {result['repeats']}"]
+    rows = [f"{'':<36} {'median':>10} {'':<8} lowest .. highest of {result['repeats']}"]
     for key, name in (
         ("planned_tokens_per_s", f"planned and committed, {RUNNING} decodes"),
         ("planned_tokens_per_s_with_prefix_caching", "the same with prefix caching"),
@@ -116,37 +115,12 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(rows)
 
 
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
-        prog="llmlab bench sched",
-        description="Scheduler alone: planned tokens per second, cost against waiting requests.",
-        epilog="example: llmlab bench sched --json",
-    )
-    p.add_argument("--json", action="store_true", help="print JSON only")
-    p.add_argument("--out", type=Path, help="also write the JSON to this file")
-    p.add_argument("--repeats", type=int, default=7, help="runs per figure (default 7)")
-    p.add_argument("--steps", type=int, default=1000, help="decode steps per run (default 1000)")
-    p.add_argument("--requests", type=int, default=3000, help="requests per run (default 3000)")
-    return p
-
-
 def main(argv: list[str]) -> int:
-    args = parser().parse_args(argv)
-    for name in ("repeats", "steps", "requests"):
-        if getattr(args, name) < 1:
-            print(f"--{name} {getattr(args, name)}: must be at least 1", file=sys.stderr)
-            return 2
-    result = measure(args.repeats, args.steps, args.requests)
-    text = json.dumps(result, indent=2)
-    if args.out:
-        try:
-            args.out.write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            print(f"--out {args.out}: cannot be written: {error}", file=sys.stderr)
-            return 2
-    print(text if args.json else table(result))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    """Print the figures; 0, or 2 for input that cannot be used."""
+    parser = command("sched", __doc__, "example: llmlab bench sched --json")
+    add = parser.add_argument
+    add("--repeats", type=at_least_one, default=7, help="runs per figure (default 7)")
+    add("--steps", type=at_least_one, default=1000, help="decode steps per run (default 1000)")
+    add("--requests", type=at_least_one, default=3000, help="requests per run (default 3000)")
+    args = parser.parse_args(argv)
+    return deliver(args, measure(args.repeats, args.steps, args.requests), table)

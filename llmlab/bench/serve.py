@@ -12,8 +12,8 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,14 +73,11 @@ def _own_server(args: argparse.Namespace, workload: Workload) -> Run:
     flags = ["--model", args.model or DEFAULT_MODEL]
     for name, value in options.pairs(args.engine, "--engine").items():
         flags += [f"--{name}"] if value in ("", "true") else [f"--{name}", value]
-    with err.status(f"starting {flags[1]}"):
-        server = child_server(flags)
-        child = server.__enter__()
-    try:
+    with ExitStack() as stack:
+        with err.status(f"starting {flags[1]}"):
+            child = stack.enter_context(child_server(flags))
         args.model = child.model
         return measure(args, workload, child.base_url, own=True)
-    finally:
-        server.__exit__(None, None, None)
 
 
 def measure(args: argparse.Namespace, workload: Workload, base_url: str, *, own: bool) -> Run:
@@ -101,7 +98,7 @@ def measure(args: argparse.Namespace, workload: Workload, base_url: str, *, own:
         timeout_s=args.request_timeout,
     )
     model, server_vocab = _look(endpoint)
-    endpoint = Endpoint(**{**vars(endpoint), "model": endpoint.model or model})
+    endpoint = replace(endpoint, model=endpoint.model or model)
     # Chat messages are text; a completion's prompt can be token ids, exact in number.
     vocab_size = None if endpoint.api == "chat" else vocab_size or server_vocab
     body = {"temperature": 0, **args.extra_body}
@@ -157,7 +154,7 @@ def _warm_up(endpoint: Endpoint, calls: list[Any]) -> None:
     """Requests like the measured ones, with other prompts. If none works, neither will the rest."""
     client = LoadClient(endpoint)
     with err.status(f"warming up with {len(calls)} requests"):
-        plain = [type(call)(**{**vars(call), "t_sched_ns": None}) for call in calls]
+        plain = [replace(call, t_sched_ns=None) for call in calls]
         asyncio.run(client.run(plain, max_concurrency=1))
     records = list(client.trace.requests.values())
     if records and not any(record.outcome == "completed" for record in records):
@@ -195,9 +192,10 @@ def _tokenizer(path: str | None) -> tuple[TokenCounter | None, int | None]:
         raise Fault(f"--tokenizer {path}: no such file; give a tokenizer.json")
     tokenizer = Tokenizer.from_file(str(file))
     name = file.parent.name if file.name == "tokenizer.json" else file.stem
-    count: Callable[[str], int] = lambda text: len(  # noqa: E731
-        tokenizer.encode(text, add_special_tokens=False).ids
-    )
+
+    def count(text: str) -> int:
+        return len(tokenizer.encode(text, add_special_tokens=False).ids)
+
     return (name, count), int(tokenizer.get_vocab_size())
 
 
@@ -246,19 +244,22 @@ def _report(args: argparse.Namespace, run: Run) -> None:
     if args.out:
         Path(args.out).write_text(text, encoding="utf-8")
     if args.save_result or args.save_detailed:
-        name = args.result_filename or f"{run.workload.name}-{os.getpid()}.json"
-        (Path(args.result_dir) / name).write_text(text, encoding="utf-8")
+        _result_path(args, run).write_text(text, encoding="utf-8")
     if args.plot_timeline:
         _write_timeline(args, run)
     if args.trace:
         run.trace.write_jsonl(args.trace)
 
 
+def _result_path(args: argparse.Namespace, run: Run) -> Path:
+    name = args.result_filename or f"{run.workload.name}-{os.getpid()}.json"
+    return Path(args.result_dir) / name
+
+
 def _write_timeline(args: argparse.Namespace, run: Run) -> None:
     """The HTML report, beside where the JSON would be; stderr says where, for --json's sake."""
     from llmlab.measure.report import write_html
 
-    name = args.result_filename or f"{run.workload.name}-{os.getpid()}.json"
-    path = (Path(args.result_dir) / name).with_suffix(".timeline.html")
+    path = _result_path(args, run).with_suffix(".timeline.html")
     write_html(run.summary, path)
     print(f"request timeline and report: {path}", file=sys.stderr)

@@ -10,14 +10,13 @@ each time a slider moves.
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
+import platform
 import time
 from collections.abc import Callable
 from statistics import median
 from typing import Any
 
+from llmlab.bench.command import at_least_one, command, deliver
 from llmlab.sim.load import Arrival, ClosedLoop, poisson_arrivals
 from llmlab.sim.simulate import simulate
 from llmlab.trace import Trace
@@ -61,28 +60,24 @@ def measure(repeats: int = 5) -> dict[str, Any]:
         "slider_requests": len(slid.requests),
         "slider_steps": len(slid.steps),
         "slider_ms": [s * 1e3 for s in slider],
-        "python": sys.version.split()[0],
+        "python": platform.python_version(),
     }
 
 
-def main(argv: list[str]) -> int:
-    """Print the figures; 0."""
-    parser = argparse.ArgumentParser(prog="llmlab bench sim", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print JSON only")
-    parser.add_argument("--out", help="also write the JSON to this file")
-    parser.add_argument("--repeats", type=int, default=5, help="measured runs of each load")
-    args = parser.parse_args(argv)
-    if args.repeats < 1:
-        parser.error(f"--repeats {args.repeats}: must be at least 1")
-    figures = measure(args.repeats)
-    text = json.dumps(figures, indent=1)
-    if args.out:
-        with open(args.out, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-    if args.json:
-        print(text)
-        return 0
+def table(figures: dict[str, Any]) -> str:
+    """The figures for people; spread is (largest - smallest) / median."""
     spread = (max(figures["slider_ms"]) - min(figures["slider_ms"])) / figures["slider_trace_ms"]
-    print(f"decode, 64 wide     {figures['simulated_tokens_per_s']:>12,.0f} simulated tokens/s")
-    print(f"slider, 200 requests {figures['slider_trace_ms']:>11.1f} ms (spread {spread:.0%})")
-    return 0
+    return (
+        f"decode, 64 wide     {figures['simulated_tokens_per_s']:>12,.0f} simulated tokens/s\n"
+        f"slider, 200 requests {figures['slider_trace_ms']:>11.1f} ms (spread {spread:.0%})"
+    )
+
+
+def main(argv: list[str]) -> int:
+    """Print the figures; 0, or 2 for input that cannot be used."""
+    parser = command("sim", __doc__)
+    parser.add_argument(
+        "--repeats", type=at_least_one, default=5, help="measured runs of each load"
+    )
+    args = parser.parse_args(argv)
+    return deliver(args, measure(args.repeats), table)

@@ -11,8 +11,6 @@ the end.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import platform
 import sys
@@ -25,8 +23,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from llmlab.bench.command import at_least_one, command, deliver
 from llmlab.bench.sweep_memory import Memory
 from llmlab.executor import Results, Runner, code_version, cores, make_runner
+from llmlab.perf.machine import cpu_name
 from llmlab.sweep import Grid, Setting, cell_function, make_setting, read_grid, sources
 from llmlab.sweep.cell import SIM_DEFAULTS
 from llmlab.sweep.session import open_results, run_cells
@@ -99,13 +99,13 @@ def run_once(kind: str, workers: int, numbers: list[int], grid: Grid, setting: S
     return Run(
         kind,
         workers,
-        steady - begin,
-        took,
-        len(inside),
-        len(inside) / took,
-        sum(inside) / len(inside),
-        sum(inside) / took / workers,
-        answers,
+        start_s=steady - begin,
+        steady_s=took,
+        cells=len(inside),
+        cells_per_s=len(inside) / took,
+        cell_s=sum(inside) / len(inside),
+        busy=sum(inside) / took / workers,
+        answers=answers,
     )
 
 
@@ -126,19 +126,25 @@ def measure(
     found: dict[str, Any] = {"slice_cells": cells, "workers": workers, "repeats": repeats}
     for kind in kinds:
         one, many = ([r for r in runs if (r.kind, r.workers) == (kind, n)] for n in (1, workers))
-        ratios = [b.cells_per_s / a.cells_per_s for a, b in zip(one, many, strict=True)]
-        found[kind] = {
-            "speedup": median(ratios),
-            "speedups": ratios,
-            "busy": median(run.busy for run in many),
-            # Above 1: the machine itself is slower with all cores at work.
-            "cell_slowdown": median(b.cell_s / a.cell_s for a, b in zip(one, many, strict=True)),
-            "cells_per_s": median(run.cells_per_s for run in many),
-        }
+        found[kind] = _speedup(one, many)
     found["answers_equal"] = equal
     found["load_1m_before"] = load  # above 0.5 or so the machine was not quiet
     found["runs"] = [{k: v for k, v in vars(run).items() if k != "answers"} for run in runs]
     return {**found, **_circumstances(grid, setting)}
+
+
+def _speedup(one: list[Run], many: list[Run]) -> dict[str, Any]:
+    """Runs with many workers over those with one, turn by turn."""
+    pairs = list(zip(one, many, strict=True))
+    ratios = [b.cells_per_s / a.cells_per_s for a, b in pairs]
+    return {
+        "speedup": median(ratios),
+        "speedups": ratios,
+        "busy": median(run.busy for run in many),
+        # Above 1: the machine itself is slower with all cores at work.
+        "cell_slowdown": median(b.cell_s / a.cell_s for a, b in pairs),
+        "cells_per_s": median(run.cells_per_s for run in many),
+    }
 
 
 def _circumstances(grid: Grid, setting: Setting) -> dict[str, Any]:
@@ -149,7 +155,7 @@ def _circumstances(grid: Grid, setting: Setting) -> dict[str, Any]:
     return {
         "grid": {"axes": AXES, "cells": len(grid), "requests_per_cell": REQUESTS, "limits": LIMITS},
         "code": code_version(*sources(setting.engine)),
-        "machine": {"processor": _processor(), "cores": cores(), "system": platform.system()},
+        "machine": {"processor": cpu_name(), "cores": cores(), "system": platform.system()},
         "versions": versions,
         "date": datetime.now(UTC).date().isoformat(),
     }
@@ -164,16 +170,6 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(
-            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
-        )
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
 # ------------------------------------------------------------------ all cells
 
 
@@ -186,7 +182,7 @@ def full(path: Path, runner: Runner, seconds: float, tell: Callable[[str], Any])
     grid, setting = the_grid()
     stop = time.monotonic() + seconds
     with open_results(path, grid, setting) as results:
-        with Memory(path.with_name(path.name + ".memory"), runner.what) as memory:
+        with Memory(_memory_of(path), runner.what) as memory:
 
             def after(done: Any) -> None:
                 memory.cells += 1
@@ -200,6 +196,10 @@ def full(path: Path, runner: Runner, seconds: float, tell: Callable[[str], Any])
         return {**_read(results), **_circumstances(grid, setting)}
 
 
+def _memory_of(path: Path) -> Path:
+    return path.with_name(path.name + ".memory")
+
+
 def _read(results: Results) -> dict[str, Any]:
     """Counts and times of the file, and the memory of each of its pieces."""
     seconds, numbers, attempts = 0.0, 0, 0
@@ -207,7 +207,6 @@ def _read(results: Results) -> dict[str, Any]:
         seconds += line["seconds"]
         numbers += 1
         attempts += line.get("attempts", 1) - 1
-    memory = results.path.with_name(results.path.name + ".memory")
     return {
         "cells_done": numbers,
         "cells_failed": results.failed,
@@ -215,7 +214,7 @@ def _read(results: Results) -> dict[str, Any]:
         "cells_tried_again": attempts,
         "cell_ms_mean": seconds / max(numbers, 1) * 1e3,
         "cell_seconds": seconds,
-        "pieces": [asdict(piece) for piece in Memory.pieces(memory)],
+        "pieces": [asdict(piece) for piece in Memory.pieces(_memory_of(results.path))],
     }
 
 
@@ -254,27 +253,18 @@ def full_table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
-        prog="llmlab bench sweep",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    p.add_argument("--json", action="store_true", help="print JSON only")
-    p.add_argument("--out", type=Path, help="also write the JSON to this file")
-    p.add_argument("--cells", type=int, default=48, help="cells of the slice (default 48)")
-    p.add_argument("--repeats", type=int, default=3, help="turns (default 3)")
-    p.add_argument("--workers", type=int, default=cores(), help="the many (default: all cores)")
-    p.add_argument("--kinds", default=",".join(KINDS), help="processes, dask or both")
-    p.add_argument("--full", type=Path, metavar="RESULTS", help="run all cells into this file")
-    p.add_argument("--dask", action="store_true", help="with --full: on a local Dask cluster")
-    p.add_argument("--seconds", type=float, default=1e9, help="with --full: stop after so long")
-    return p
-
-
 def main(argv: list[str]) -> int:
     """Print the figures; 0, or 2 for input that cannot be used."""
-    args = parser().parse_args(argv)
+    parser = command("sweep", __doc__)
+    add = parser.add_argument
+    add("--cells", type=at_least_one, default=48, help="cells of the slice (default 48)")
+    add("--repeats", type=at_least_one, default=3, help="turns (default 3)")
+    add("--workers", type=at_least_one, default=cores(), help="the many (default: all cores)")
+    add("--kinds", default=",".join(KINDS), help="processes, dask or both")
+    add("--full", type=Path, metavar="RESULTS", help="run all cells into this file")
+    add("--dask", action="store_true", help="with --full: on a local Dask cluster")
+    add("--seconds", type=float, default=1e9, help="with --full: stop after so long")
+    args = parser.parse_args(argv)
     kinds = tuple(args.kinds.split(","))
 
     def tell(text: str) -> None:
@@ -284,8 +274,8 @@ def main(argv: list[str]) -> int:
     try:
         if not set(kinds) <= set(KINDS):
             raise ValueError(f"--kinds {args.kinds}: must be processes, dask or both")
-        if min(args.cells, args.repeats) < 1 or args.workers < 2:
-            raise ValueError("--cells and --repeats must be at least 1, --workers at least 2")
+        if args.workers < 2:
+            raise ValueError(f"--workers {args.workers}: must be at least 2")
         if args.full:
             runner = make_runner(args.workers, dask=args.dask)
             found = full(args.full, runner, args.seconds, tell)
@@ -294,9 +284,5 @@ def main(argv: list[str]) -> int:
     except (ValueError, RuntimeError, OSError) as error:
         print(f"llmlab bench sweep: {error}", file=sys.stderr)
         return 2
-    text = json.dumps(found, indent=1)
-    if args.out:
-        args.out.write_text(text + "\n", encoding="utf-8")
     tell("")
-    print(text if args.json else (full_table if args.full else table)(found))
-    return 0
+    return deliver(args, found, full_table if args.full else table)

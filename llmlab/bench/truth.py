@@ -9,8 +9,6 @@ the spread says nothing.
 
 from __future__ import annotations
 
-import argparse
-import json
 from dataclasses import asdict
 from statistics import median
 from typing import Any
@@ -87,22 +85,3 @@ def table(found: dict[str, Any]) -> str:
         )
     lines.append(f"{found['requests']} requests, {len(found['runs'])} real runs; spread of these")
     return "\n".join(lines)
-
-
-def main(argv: list[str]) -> int:
-    """Print the comparison; 0, or 2 if this machine was not calibrated."""
-    parser = argparse.ArgumentParser(prog="llmlab simulate --truth", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print JSON only")
-    parser.add_argument("--out", help="also write the JSON to this file")
-    parser.add_argument("--requests", type=int, default=64)
-    parser.add_argument("--runs", type=int, default=3, help="real runs")
-    args = parser.parse_args(argv)
-    try:
-        found = measure(args.requests, args.runs)
-    except ValueError as error:
-        parser.exit(2, f"error: {error}\n")
-    if args.out:
-        with open(args.out, "w", encoding="utf-8") as file:
-            file.write(json.dumps(found, indent=1) + "\n")
-    print(json.dumps(found, indent=1) if args.json else table(found))
-    return 0
