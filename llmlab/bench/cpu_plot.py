@@ -23,29 +23,50 @@ COLOURS = {
 }
 
 
+Line = tuple[str, dict[str, float], str, str]
+"""Name, ms by batch, colour, dashes."""
+
+
+class _Axes:
+    """Where a batch and a number of milliseconds lie; both axes are logarithmic."""
+
+    def __init__(self, batches: list[int], values: list[float]) -> None:
+        self.batches = batches
+        self.low, self.high = log10(min(values)) - 0.05, log10(max(values)) + 0.05
+        self._wide = max(log10(batches[-1]) - log10(batches[0]), 0.1)
+
+    def x(self, batch: float) -> float:
+        return LEFT + (log10(batch) - log10(self.batches[0])) / self._wide * (RIGHT - LEFT)
+
+    def y(self, ms: float) -> float:
+        return BOTTOM - (log10(ms) - self.low) / (self.high - self.low) * (BOTTOM - TOP)
+
+
 def draw(result: dict[str, Any]) -> str:
     """Log-log lines, each with its name at its end; attention's share is a line of its own."""
-    decode, steps = result["decode_ms"], result["floors"]["decode_step"]
-    batches = [int(b) for b in decode[OURS]]
-    lines = [(name, row, COLOURS.get(name, QUIET), "") for name, row in decode.items()]
-    for dtype in ("fp32", "fp16"):
+    lines = _lines(result)
+    values = [ms for _, row, _, _ in lines for ms in row.values()]
+    axes = _Axes([int(b) for b in result["decode_ms"][OURS]], values)
+    ends = _apart([(axes.y(row[list(row)[-1]]), i) for i, (_, row, _, _) in enumerate(lines)])
+    drawn = [part for i, line in enumerate(lines) for part in _drawn(line, axes, ends[i])]
+    return "\n".join([*_frame(result, axes), *drawn, "</svg>", ""])
+
+
+def _lines(result: dict[str, Any]) -> list[Line]:
+    steps = result["floors"]["decode_step"]
+    lines = [(name, row, COLOURS.get(name, QUIET), "") for name, row in result["decode_ms"].items()]
+    for dtype, dashes in (("fp32", "6 4"), ("fp16", "2 4")):
         floor = {b: row[f"{dtype}_ms"] for b, row in steps.items()}
-        lines.append((f"floor, {dtype} weights", floor, QUIET, "6 4" if dtype == "fp32" else "2 4"))
+        lines.append((f"floor, {dtype} weights", floor, QUIET, dashes))
     attention = {
         b: max(ms["paged"] - ms["without attention"], 1e-3)
         for b, ms in result["forward_ms"].items()
     }
-    lines.append((f"{OURS}: attention alone", attention, COLOURS[OURS], "1 5"))
-    values = [ms for _, row, _, _ in lines for ms in row.values()]
-    low, high = log10(min(v for v in values)) - 0.05, log10(max(values)) + 0.05
-    widest = max(log10(batches[-1]) - log10(batches[0]), 0.1)
+    return [*lines, (f"{OURS}: attention alone", attention, COLOURS[OURS], "1 5")]
 
-    def x(batch: float) -> float:
-        return LEFT + (log10(batch) - log10(batches[0])) / widest * (RIGHT - LEFT)
 
-    def y(ms: float) -> float:
-        return BOTTOM - (log10(ms) - low) / (high - low) * (BOTTOM - TOP)
-
+def _frame(result: dict[str, Any], axes: _Axes) -> list[str]:
+    """Title, rules and numbers."""
     machine = f"{result['cpu']}, {result['threads']} threads, context {result['context']}"
     below = escape(f"milliseconds, lower is better · {machine}")
     parts = [
@@ -56,42 +77,40 @@ def draw(result: dict[str, Any]) -> str:
         "A decode step by batch size, SmolLM2-135M</text>",
         f'<text x="20" y="52" fill="{QUIET}">{below}</text>',
     ]
-    for tick in _ticks(low, high):
+    for tick in _ticks(axes.low, axes.high):
+        y = axes.y(tick)
         parts.append(
-            f'<path d="M{LEFT} {y(tick):.1f}H{RIGHT}" stroke="{RULE}"/>'
-            f'<text x="{LEFT - 8}" y="{y(tick) + 4:.1f}" text-anchor="end" fill="{QUIET}">'
-            f"{tick:g}</text>"
+            f'<path d="M{LEFT} {y:.1f}H{RIGHT}" stroke="{RULE}"/>'
+            f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end" fill="{QUIET}">{tick:g}</text>'
         )
-    for batch in batches:
-        parts.append(
-            f'<text x="{x(batch):.1f}" y="{BOTTOM + 22}" text-anchor="middle" fill="{QUIET}">'
-            f"{batch}</text>"
-        )
-    middle = (LEFT + RIGHT) / 2
+    middle = [(axes.x(batch), BOTTOM + 22, str(batch)) for batch in axes.batches]
+    middle.append(((LEFT + RIGHT) / 2, BOTTOM + 46, "requests in the step"))
+    parts += [
+        f'<text x="{x:.1f}" y="{y}" text-anchor="middle" fill="{QUIET}">{text}</text>'
+        for x, y, text in middle
+    ]
+    return parts
+
+
+def _drawn(line: Line, axes: _Axes, end: float) -> list[str]:
+    """One line, and its name at the height `end`."""
+    name, row, colour, dashes = line
+    points = [(axes.x(int(b)), axes.y(ms)) for b, ms in row.items()]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    x, y = points[-1]
+    parts = [
+        f'<polyline points="{path}" fill="none" stroke="{colour}" '
+        f'stroke-width="{3 if name == OURS else 2}" stroke-dasharray="{dashes}" '
+        'stroke-linejoin="round"/>'
+    ]
+    if not dashes:
+        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points]
     parts.append(
-        f'<text x="{middle}" y="{BOTTOM + 46}" text-anchor="middle" fill="{QUIET}">'
-        "requests in the step</text>"
+        f'<path d="M{x + 5:.1f} {y:.1f}L{RIGHT + 12} {end:.1f}" '
+        f'stroke="{colour}" stroke-width="0.7" opacity="0.6"/>'
+        f'<text x="{RIGHT + 16}" y="{end + 4:.1f}" fill="{colour}">{escape(short(name))}</text>'
     )
-    ends = _apart([(y(row[list(row)[-1]]), i) for i, (_, row, _, _) in enumerate(lines)])
-    for i, (name, row, colour, dashes) in enumerate(lines):
-        points = [(x(int(b)), y(ms)) for b, ms in row.items()]
-        path = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
-        width = 3 if name == OURS else 2
-        parts.append(
-            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}" '
-            f'stroke-dasharray="{dashes}" stroke-linejoin="round"/>'
-        )
-        if not dashes:
-            parts += [
-                f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3" fill="{colour}"/>' for px, py in points
-            ]
-        last, label = points[-1], escape(short(name))
-        parts.append(
-            f'<path d="M{last[0] + 5:.1f} {last[1]:.1f}L{RIGHT + 12} {ends[i]:.1f}" '
-            f'stroke="{colour}" stroke-width="0.7" opacity="0.6"/>'
-            f'<text x="{RIGHT + 16}" y="{ends[i] + 4:.1f}" fill="{colour}">{label}</text>'
-        )
-    return "\n".join([*parts, "</svg>", ""])
+    return parts
 
 
 def _ticks(low: float, high: float) -> list[float]:
