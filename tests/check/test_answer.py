@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from llmlab.check import units
 from llmlab.check.answer import NotANumber, is_blank, raw, read_number
+from tests.every import every
 
 
 class TorchScalar:
@@ -65,7 +66,7 @@ GOOD: list[tuple[Any, str, float]] = [
 ]
 
 
-@pytest.mark.parametrize(("answer", "unit", "value"), GOOD, ids=lambda v: repr(v)[:30])
+@every(GOOD)
 def test_a_number_is_read_in_the_units_of_the_item(answer: Any, unit: str, value: float) -> None:
     assert float(read_number(answer, unit).value) == pytest.approx(value, rel=1e-12, abs=0)
 
@@ -95,14 +96,14 @@ REFUSED: list[tuple[Any, str]] = [
     ("1" + "0" * 190 + "e4000", "no"),
     ([1], "list"),
     ({"a": 1}, "dict"),
-    pytest.param(object(), "object", id="object"),
+    (object(), "object"),
     (1j, "complex"),
     ("1 ms; import os", "not a unit"),
     ("__import__", "no number"),
 ]
 
 
-@pytest.mark.parametrize(("answer", "said"), REFUSED, ids=lambda v: repr(v)[:30])
+@every(REFUSED)
 def test_what_is_no_number_is_refused_with_a_reason_and_an_example(answer: Any, said: str) -> None:
     with pytest.raises(NotANumber) as caught:
         read_number(answer, "ms")
@@ -115,14 +116,9 @@ def test_what_was_understood_is_shown() -> None:
     assert read_number(3.75, "x").understood == "read as 3.75x"
 
 
-@pytest.mark.parametrize("blank", [..., None, "", "  ", "\n"])
-def test_a_cell_left_as_it_came_is_blank(blank: Any) -> None:
-    assert is_blank(blank)
-
-
-@pytest.mark.parametrize("answer", [0, 0.0, "0", False])
-def test_zero_is_an_answer(answer: Any) -> None:
-    assert not is_blank(answer)
+def test_a_cell_left_as_it_came_is_blank_and_zero_is_an_answer() -> None:
+    assert all(map(is_blank, [..., None, "", "  ", "\n"]))
+    assert not any(map(is_blank, [0, 0.0, "0", False]))
 
 
 @given(st.text(max_size=80))

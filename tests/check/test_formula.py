@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmlab.check.formula import FormulaError, evaluate, names, parse
+from tests.every import every
 
 HOSTILE = [
     "__import__('os').system('true')",
@@ -41,14 +42,13 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@every(HOSTILE)
 def test_a_formula_that_is_not_arithmetic_is_refused(text: str) -> None:
     with pytest.raises(FormulaError):
         parse(text)
 
 
-@pytest.mark.parametrize(
-    "text",
+@every(
     [
         "9 ** 9 ** 9",
         "2 ** 100000",
@@ -63,7 +63,7 @@ def test_a_formula_that_is_not_arithmetic_is_refused(text: str) -> None:
         "10.0 ** 400 * 1.5",
         "floor()",
         "ceil(1, 2, 3)",
-    ],
+    ]
 )
 def test_a_formula_without_a_sensible_value_is_an_error_not_a_crash(text: str) -> None:
     with pytest.raises(FormulaError):

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-import corpus
 
 from llmlab.check import library
 from llmlab.check.csv_file import safe_cell
@@ -24,6 +20,8 @@ from llmlab.check.prose import digest
 from llmlab.check.roster import Enrolled, read_roster
 from llmlab.check.solution import solution
 from llmlab.check.student import CURRICULUM, Student
+from tests.check import corpus
+from tests.every import every
 
 
 def _class(count: int) -> Grader:
@@ -306,7 +304,7 @@ def test_an_override_counts_once_for_a_student_with_two_files(tmp_path: Path) ->
     assert any("a.json is later" in flag for flag in rows["b.json"].flags)
 
 
-@pytest.mark.parametrize("risky", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "＝1"])
+@every(["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "＝1"])
 def test_no_cell_is_a_formula(risky: str) -> None:
     assert safe_cell(risky).startswith("'")
 

@@ -15,6 +15,7 @@ from llmlab.check.sheets import every_numeric
 from llmlab.check.solution import solution
 from llmlab.check.student import CURRICULUM, Student
 from llmlab.check.worksheet import Item, right_value, wrong_values
+from tests.every import every
 
 ITEMS = {item.id: item for item in every_numeric()}
 PARTS = 4  # of the ten thousand: the workers of a test run share them
@@ -49,7 +50,7 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@every(KNOWN)
 def test_without_a_name_the_answers_are_those_of_the_curriculum(name: str) -> None:
     assert judge(ITEMS[name], KNOWN[name]).state == "correct"
 
@@ -63,7 +64,7 @@ def _first(name: str) -> tuple[object, dict[str, object]]:
     return item.spec, item.parameters_for(CURRICULUM)  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("name", ITEMS)
+@every(ITEMS)
 def test_each_wrong_way_of_thinking_is_recognised(name: str) -> None:
     item = ITEMS[name]
     for student in (CURRICULUM, Student("Ada"), Student("Björk")):
@@ -77,7 +78,7 @@ def test_each_wrong_way_of_thinking_is_recognised(name: str) -> None:
             assert result.score == wrong.credit
 
 
-@pytest.mark.parametrize("name", ITEMS)
+@every(ITEMS)
 def test_the_solution_is_right_for_everybody(name: str) -> None:
     for student in (CURRICULUM, Student("Ada"), Student('O\'Neil, "Zoë"')):
         assert judge(ITEMS[name], solution(name, student), student).state == "correct"
@@ -88,7 +89,7 @@ def _stands_in(number: float, text: str) -> bool:
     return any(float(one.rstrip(",.").replace(",", "")) == number for one in found)
 
 
-@pytest.mark.parametrize("name", ITEMS)
+@every(ITEMS)
 def test_no_message_hint_or_example_gives_the_answer_away(name: str) -> None:
     item = ITEMS[name]
     for student in (CURRICULUM, Student("Ada"), Student("Grace")):
@@ -209,29 +210,8 @@ def test_the_content_is_sound() -> None:
 def test_every_calculation_of_the_curriculum_is_an_item() -> None:
     covered = {c for item in ITEMS.values() for c in item.covers}
     assert {
-        "A3",
-        "A4",
-        "A5",
-        "A6",
-        "B1",
-        "B2",
-        "B4",
-        "B5",
-        "B6",
-        "B7",
-        "B8",
-        "B9",
-        "B11",
-        "B12",
-        "B14",
-        "C3",
-        "C4",
-        "C5",
-        "C6",
-        "C7",
-        "C8",
-        "C9",
-        "C10",
+        *("A3", "A4", "A5", "A6", "B1", "B2", "B4", "B5", "B6", "B7", "B8", "B9", "B11", "B12"),
+        *("B14", "C3", "C4", "C5", "C6", "C7", "C8", "C9", "C10"),
     } <= covered
 
 

@@ -27,6 +27,7 @@ from llmlab.check.question import (
 )
 from llmlab.check.student import Student
 from llmlab.trace import Trace
+from tests.every import every
 
 BANK = library.questions()
 CHOICES = [q for q in BANK.values() if hasattr(q, "options")]
@@ -36,10 +37,6 @@ NUMBERS = [q for q in BANK.values() if isinstance(q, NumericQuestion)]
 PROSE = [q for q in BANK.values() if isinstance(q, ProseQuestion)]
 TRACES = [q for q in BANK.values() if isinstance(q, TraceQuestion)]
 STUDENTS = [None, Student("Ada"), Student("Grace Hopper")]
-
-
-def named(questions):
-    return pytest.mark.parametrize("question", questions, ids=lambda q: q.id)
 
 
 # -- what there is ---------------------------------------------------------------------------
@@ -71,7 +68,7 @@ def test_a_correct_option_is_not_known_by_its_place():
     assert 0.1 * n <= first <= 0.45 * n
 
 
-@named([*CHOICES])
+@every(CHOICES)
 def test_every_option_has_a_reason_of_its_own(question):
     reasons = [o.why for o in question.options]
     assert len(set(reasons)) == len(reasons)
@@ -81,7 +78,7 @@ def test_every_option_has_a_reason_of_its_own(question):
 # -- exactly the right answers ----------------------------------------------------------------
 
 
-@named(CHOICES)
+@every(CHOICES)
 def test_exactly_the_right_set_of_options_is_correct(question):
     right = {o.id for o in question.options if o.correct}
     ids = [o.id for o in question.options]
@@ -92,7 +89,7 @@ def test_exactly_the_right_set_of_options_is_correct(question):
             assert (result.score == 1) == (set(picked) == right)
 
 
-@named(CHOICES)
+@every(CHOICES)
 def test_each_wrong_option_gives_its_own_message_and_no_other(question):
     for student in STUDENTS:
         for letter, option in zip("abcdefghij", options_for(question, student), strict=False):
@@ -105,7 +102,7 @@ def test_each_wrong_option_gives_its_own_message_and_no_other(question):
                 assert result.state in ("incorrect", "partial")
 
 
-@named(ORDERS)
+@every(ORDERS)
 def test_exactly_one_order_is_correct(question):
     right = [s.id for s in question.steps]
     assert judge_question(question, right).state == "correct"
@@ -115,13 +112,13 @@ def test_exactly_one_order_is_correct(question):
     assert judge_question(question, right[::-1]).score == 0
 
 
-@named(ORDERS)
+@every(ORDERS)
 def test_steps_are_never_shown_in_their_order(question):
     for student in STUDENTS:
         assert steps_for(question, student) != question.steps
 
 
-@named(MATCHES)
+@every(MATCHES)
 def test_exactly_one_match_is_correct(question):
     right = {p.id: p.right for p in question.pairs}
     assert judge_question(question, right).state == "correct"
@@ -130,7 +127,7 @@ def test_exactly_one_match_is_correct(question):
     assert judge_question(question, swapped).state == "partial"
 
 
-@named(NUMBERS)
+@every(NUMBERS)
 @given(number=st.integers(0, 10_000))
 @settings(max_examples=40, deadline=None)
 def test_a_number_is_right_and_each_misconception_is_told_apart(question, number):
@@ -146,7 +143,7 @@ def test_a_number_is_right_and_each_misconception_is_told_apart(question, number
         assert result.state != "correct"
 
 
-@named(PROSE)
+@every(PROSE)
 def test_prose_has_the_four_points_of_the_rubric(question):
     assert [c.id for c in question.rubric] == ["result", "reasoning", "failure", "check"]
     assert judge_question(question, "anything").score == 0
@@ -155,7 +152,7 @@ def test_prose_has_the_four_points_of_the_rubric(question):
 # -- nothing is given away ---------------------------------------------------------------------
 
 
-@named(list(BANK.values()))
+@every(BANK.values())
 def test_what_is_asked_does_not_hold_what_is_revealed(question):
     for student in STUDENTS:
         asked = json.dumps(vars(ask(question, student)), default=str)
@@ -168,7 +165,7 @@ def test_what_is_asked_does_not_hold_what_is_revealed(question):
             assert criterion.text not in asked
 
 
-@named(CHOICES)
+@every(CHOICES)
 def test_a_wrong_answer_never_names_the_right_option(question):
     right = [o for o in question.options if o.correct]
     for option in question.options:
@@ -177,7 +174,7 @@ def test_a_wrong_answer_never_names_the_right_option(question):
             assert not any(o.text.lower() in said_.lower() for o in right if len(o.text) > 12)
 
 
-@named(NUMBERS)
+@every(NUMBERS)
 def test_a_wrong_number_never_shows_the_value(question):
     item = as_item(question)
     right = float(worksheet.right_value(question, item.parameters_for(None)))
@@ -189,7 +186,7 @@ def test_a_wrong_number_never_shows_the_value(question):
         assert not any(shown.search(text) for text in told)
 
 
-@named(CHOICES)
+@every(CHOICES)
 def test_the_revealed_answer_marks_exactly_the_right_options(question):
     lines = reveal(question).answer
     assert len(lines) == len(question.options)
@@ -201,7 +198,7 @@ def test_the_revealed_answer_marks_exactly_the_right_options(question):
 # -- traces and reports ------------------------------------------------------------------------
 
 
-@named(TRACES)
+@every(TRACES)
 def test_a_trace_says_who_recorded_it_and_with_which_seed(question):
     trace = trace_of(question)
     assert trace.meta["recorded_by"] in ("llmlab engine", "llmlab simulator")
@@ -211,7 +208,7 @@ def test_a_trace_says_who_recorded_it_and_with_which_seed(question):
     assert "seed 0" in caption
 
 
-@named(TRACES)
+@every(TRACES)
 def test_a_trace_is_short_enough_to_read_and_its_table_holds_every_step(question):
     trace = trace_of(question)
     table = step_table(trace)
@@ -268,7 +265,7 @@ def test_claims_about_static_cancel_preempt_and_engine_hold_in_their_traces():
     assert not engine.simulated
 
 
-@named([q for q in BANK.values() if isinstance(q, (FlawQuestion, TraceQuestion))])
+@every([q for q in BANK.values() if isinstance(q, (FlawQuestion, TraceQuestion))])
 def test_reports_and_tables_fit_a_terminal_of_80_columns(question):
     asked = ask(question)
     assert all(len(line) <= 74 for line in asked.report.splitlines())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from llmlab.check.quiz import Sitting, listing, matching, select, topics, whole_
 from llmlab.check.spacing import schedule
 from llmlab.check.store import Event, Store
 from llmlab.check.student import Student
+from tests.every import every
 
 BANK = whole_bank()
 NAMES = [q.id for q in BANK]
@@ -51,8 +53,7 @@ def test_other_seeds_give_other_orders(store):
     assert len(orders) == 20
 
 
-@pytest.mark.parametrize("topic", topics(BANK))
-@pytest.mark.parametrize("role", ["inference", "product", None])
+@every(product(topics(BANK), ["inference", "product", None]))
 def test_topic_level_and_role_are_kept_or_refused_in_words(topic, role):
     there = any(q.topic == topic and (role is None or role in q.roles) for q in BANK)
     if not there:

@@ -10,15 +10,13 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "check"))
-import corpus
-
 from llmlab.check import library
 from llmlab.check.grade import Course, Row, grade_folder, grader_of
 from llmlab.check.roster import Enrolled, read_roster
 from llmlab.cli.grade_run import KEPT, grade_rows
 from llmlab.cli.main import LazyGroup
 from llmlab.executor import Done, Serial
+from tests.check import corpus
 
 GRADES = ("grades.csv", "items.csv", "grades.json", "summary.html")
 UNREADABLE = "check('B11.ttft', {5})\ncheck('B11.tpot', (1, 2))\ncheck('B12.gaps', 3 + 4j)"
