@@ -233,7 +233,7 @@ panel
 # ## Turn the knobs
 #
 # Which of the four numbers moves when the *prompt* gets eight times as long? Which when the *answer*
-# does? Decide first. Then move one knob at a time; every change sends one real request.
+# gets four times as long? Decide first. Then move one knob at a time; every change sends one real request.
 
 # %% name="knobs"
 knobs = KnobPanel(engine)
@@ -285,8 +285,8 @@ for caching in (False, True):
 # %% [markdown] name="own" covers=["A3", "C10"]
 # ## Your own numbers
 #
-# Now compute the four numbers of *your* last run yourself, from the raw stamps that the engine kept.
-# `sent` and `stamps` are in milliseconds; `stamps` holds one entry per token. Replace each `...`.
+# Now compute TTFT, TPOT, E2E and the stream rate of *your* last run yourself, from the raw stamps that
+# the engine kept. `sent` and `stamps` are in milliseconds; `stamps` holds one entry per token. Replace each `...`.
 
 # %% name="own_stamps"
 record = [r for r in engine.trace.requests.values() if len(r.events) > 3][-1]

@@ -66,7 +66,7 @@ for name in names:
     print(f"{name:<14} {per_token[name] / 1024:6.1f} KiB per token, 2 bytes a value")
 
 # %% [markdown] name="kv_look"
-# Now the same against a cache that exists. The engine's tiny model allocates a real pool; `measured` is
+# Now the same against a cache that exists. This engine allocates a real pool, a small one; `measured` is
 # the size of its tensors over the tokens they can hold.
 
 # %% name="kv_real" covers=["C7"]
@@ -113,9 +113,10 @@ for context in (1024, 4096, 16384, 65536):
 # %% [markdown] name="blocks" covers=["C4"]
 # ## Blocks
 #
-# How long will an answer be? Nobody knows. Reserving the longest for everyone wastes most of the
-# pool. So memory is cut into **blocks** of a few tokens, and a request takes the next one when its last
-# is full. Its **block table** says where its tokens lie; they need not lie side by side.
+# How long will an answer be? Nobody knows. Reserve the longest for everyone, and whatever the shorter
+# ones do not write stays empty. So memory is cut into **blocks** of a few tokens, and a request takes the
+# next one when its last is full. Its **block table** says where its tokens lie; they need not lie side
+# by side.
 #
 # ```text
 #   request A   position   0 1 2 3   4 5 6 7   8 9 . .
@@ -171,8 +172,8 @@ print(demo.text())
 # - With the cache on, B *finds* two full blocks that A wrote. They stand in both tables and count once.
 #   Only full blocks can be found, and only from the first token on: a key covers all that came before.
 # - When A ends, a shared block stays: B still holds it. It is free when its **last** holder lets go.
-# - ◇ blocks are free *and* can still be found. They cost nobody anything: whoever needs a block takes
-#   them, the least recently used first.
+# - ◇ blocks are free *and* can still be found. They cost nobody anything: whoever needs a block gets one
+#   that nobody could find again, as long as there is one. Only then does a ◇ go, the one unused for longest.
 #
 # ## When the pool is too small
 #
@@ -324,10 +325,10 @@ for name in names:
     )
 
 # %% [markdown] name="move_explain" covers=["C7"]
-# What it buys: a long prefill no longer stalls the decodes of others. What it does not: in their pool,
-# decodes still compete for bandwidth and for KV blocks, and both pools still batch. Two processes on *one* GPU
-# share its bandwidth and are not isolated at all. And where one pool meets both latency
-# targets, the transfer is only a cost.
+# What it buys: a long prefill no longer stalls the decodes of others (lab 08 measures it). What it does not:
+# in their pool, decodes still compete for bandwidth and for KV blocks, and both pools still batch. Two
+# processes on *one* GPU share its bandwidth and are not isolated at all. And where one pool meets both
+# latency targets, the transfer is only a cost.
 #
 # ## Worksheet
 #

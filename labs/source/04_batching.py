@@ -116,12 +116,19 @@ for kind in ("fixed", "exponential", "one long in each batch"):
     static, continuous = panel.run(slots=8, requests=64, mean=32, kind=kind)
     print(f"{kind:<23} static / continuous = {static.ms / continuous.ms:.2f}  (simulated)")
 
+# %% [markdown] name="turn_explain" covers=["B2"]
+# *Fixed*: all of a batch end together, so no slot waits, and the factor is 1. *One long in each batch*: the more
+# slots, the more short answers wait for each long one, and the factor grows; until the requests hardly fill
+# a few batches. With all of them in *one* batch nobody is left to come in, and both policies are the same. And
+# *exponential*? That one has a formula.
+
 # %% [markdown] name="harmonic" covers=["B2"]
 # ## How much exactly? The harmonic number
 #
 # Say answers have exponential lengths with mean $m$, and $B$ slots decode in equal steps. A static
 # batch of $B$ lasts as long as the *longest* of $B$ draws. Wait for the first of the $B$ to end: that takes
-# $m/B$ on average, since any of $B$ may be first. Then $B-1$ are left, and so on:
+# $m/B$ on average, since any of $B$ may be first. Then $B-1$ are left, each as if it had just begun (an
+# exponential length does not remember how long it has lasted), and so on:
 #
 # $$\frac{E[\max]}{m} = \frac1B + \dots + \frac12 + 1 = H_B$$
 #
@@ -161,11 +168,12 @@ assert abs(speed_up("fixed", 8, 10) - 1) < 0.01
 
 # %% [markdown] name="harmonic_explain" covers=["B2"]
 # The factor grows with the number of slots, slowly and without end: a wider batch has a worse worst
-# member. With equal steps it depends on how *unequal* the lengths are, and on nothing else: not on the
-# model, not on the GPU. When somebody claims a larger factor, other things changed too: memory for more requests at once
-# (lab 03), prompts, or the load. Ask for them.
+# member. With equal steps it depends on the slots and on how *unequal* the lengths are, and on nothing else:
+# not on the model, not on the GPU. When somebody claims more than the longest over the mean, other things
+# changed too: memory for more requests at once (lab 03), prompts, or the load. Ask for them.
 #
-# Why was the real race not at $H_4$? Twelve requests are three batches, not hundreds; the end, when
+# Why was the real race not at $H_4$? Its lengths were not exponential: the longest over their mean was
+# 40 / 13.75, or 2.9. It stayed below that, because twelve requests are three batches, not hundreds: the end, when
 # slots run dry, counts; and prompts take steps.
 
 # %% [markdown] name="budget" covers=["A6"]
@@ -309,7 +317,7 @@ worksheet = WorksheetPanel("b2", "a6")
 worksheet
 
 # %% [markdown] name="sheet_code_intro"
-# The first two in code, if you like that better:
+# The first of each in code, if you like that better:
 
 # %% name="b2_steps" covers=["B2"]
 item = find_item("B2.steps")
