@@ -243,6 +243,9 @@ def main(argv: list[str]) -> int:
         return 2
     if args.section:
         return section_process(args)
+    if args.out and not args.out.parent.is_dir():  # said now, not when minutes were spent
+        print(f"--out {args.out}: there is no folder {args.out.parent}", file=sys.stderr)
+        return 2
     result = run_all(args, lambda text: print(text, file=sys.stderr, flush=True))
     text = json.dumps(result, indent=1)
     if args.out:

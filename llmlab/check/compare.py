@@ -114,7 +114,7 @@ class ItemStatistics:
 
     item: str
     answered: int
-    difficulty: float | None
+    difficulty: float
     discrimination: float | None
 
 

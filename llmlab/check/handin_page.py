@@ -36,7 +36,7 @@ def handin_html(store: Store, handin: dict[str, Any]) -> str:
         for sheet in library.worksheets().values()
         if any(rows[item.id].attempts or rows[item.id].hints for item in sheet.items)
     ]
-    asked = [shown(name) for name in questions if rows[name].attempts]
+    asked = [shown(name) for name in questions if rows[name].attempts or rows[name].hints]
     if asked:
         sheets.append(_group("Questions", "questions", asked))
     return render(

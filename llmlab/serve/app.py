@@ -64,18 +64,15 @@ class Api:
         body = parse(CompletionRequest, await request.body())
         prompt = body.one_prompt()
         if isinstance(prompt, str):
-            prompt = await self._encode(self.loop.engine.tokenizer.encode, prompt, len(prompt))
+            prompt = await _encoded(self.loop.engine.tokenizer.encode, prompt, len(prompt))
         return await self._answer(request, body, prompt, 16, CompletionAnswer, "cmpl")
 
     async def chat(self, request: Request) -> Response:
         body = parse(ChatRequest, await request.body())
         messages = [message.plain() for message in body.messages]
         size = sum(len(message["content"]) for message in messages)
-        prompt = await self._encode(self.loop.engine.tokenizer.chat, messages, size)
+        prompt = await _encoded(self.loop.engine.tokenizer.chat, messages, size)
         return await self._answer(request, body, prompt, None, ChatAnswer, "chatcmpl")
-
-    async def _encode(self, encode: Callable[[Any], list[int]], text: Any, size: int) -> list[int]:
-        return await asyncio.to_thread(encode, text) if size > LONG_TEXT else encode(text)
 
     async def _answer(
         self,
@@ -249,6 +246,10 @@ def create_app(engine: EngineLike, config: ServeConfig) -> ASGIApp:
         },
     )
     return Guard(app, config, loop.clock)
+
+
+async def _encoded(encode: Callable[[Any], list[int]], text: Any, size: int) -> list[int]:
+    return await asyncio.to_thread(encode, text) if size > LONG_TEXT else encode(text)
 
 
 def _copy_trace(engine: EngineLike) -> Trace:

@@ -49,6 +49,12 @@ def test_no_card_is_one_clear_sentence_and_status_2(capsys):
     assert gpu.main(["--device", "cpu"]) == 2
 
 
+def test_a_place_for_the_result_is_looked_for_before_minutes_are_spent(capsys, tmp_path):
+    out = tmp_path / "no" / "gpu.json"
+    assert gpu.main(["--tiny", "--device", "cpu", "--out", str(out)]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+
+
 def test_budgets_end_within_the_total():
     """Every section at its budget and its grace: the total cuts before eight minutes."""
     assert gpu.TOTAL < 8 * 60

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from llmlab.check import check, checker, hint, progress
+from llmlab.check.handin import build
+from llmlab.check.handin_page import handin_html
 from llmlab.check.judge import judge
 from llmlab.check.library import find_item, load_worksheet
 from llmlab.check.result import GLYPHS, Result
@@ -210,6 +212,16 @@ def test_progress_keeps_the_best_state(store: Store) -> None:
     assert (rows["B11.ttft"].state, rows["B11.ttft"].attempts) == ("correct", 3)
     assert rows["B11.e2e"].state == "not answered yet"
     assert "1 of" in repr(progress(store=store))
+
+
+def test_the_page_of_a_hand_in_shows_what_it_counts(store: Store) -> None:
+    check("B11.ttft", 1, store=store)
+    hint("B5.choose", store=store)  # of a question that was not answered
+    page = handin_html(store, build(store, CURRICULUM))
+    assert "<b>1</b> attempts" in page
+    assert "<b>1</b> hints" in page
+    assert "B11.ttft" in page
+    assert "B5.choose" in page
 
 
 @pytest.mark.slow
