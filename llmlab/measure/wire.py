@@ -9,6 +9,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import cached_property
 from typing import Any
 
 import httpcore
@@ -104,9 +105,13 @@ class StampedTransport(httpx.AsyncBaseTransport):
     """
 
     def __init__(self, clock: Clock = time.perf_counter_ns) -> None:
-        self._ssl_context = httpx.create_ssl_context()
         self._backend = _StampedBackend(clock)
         self._idle: dict[Place, list[httpcore.AsyncHTTPConnection]] = {}
+
+    @cached_property
+    def _ssl_context(self) -> ssl.SSLContext:
+        """Made when it is first needed: reading every certificate authority takes a while."""
+        return httpx.create_ssl_context()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url
@@ -146,7 +151,7 @@ class StampedTransport(httpx.AsyncBaseTransport):
             await connection.aclose()
         return httpcore.AsyncHTTPConnection(
             origin,
-            ssl_context=self._ssl_context,
+            ssl_context=self._ssl_context if origin.scheme == b"https" else None,
             keepalive_expiry=KEEPALIVE_S,
             network_backend=self._backend,
         )

@@ -182,6 +182,7 @@ def test_reads_are_recorded_with_size_and_time():
     assert record.events[0].t in stamps
 
 
+@pytest.mark.timing
 def test_stamps_follow_the_server_within_two_milliseconds():
     frames = [frame({**token("a"), "usage": usage(i + 1)}) for i in range(20)]
     with stub_server(stream(*frames, FINISH, DONE, gap=0.05)) as stub:

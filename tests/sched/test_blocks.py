@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmlab.sched import BlockManager
+from llmlab.sched import BlockManager, Request, SamplingParams
 from llmlab.sched.blocks import block_key
 from llmlab.sched.queues import FcfsQueue, PriorityQueue
 from tests.sched.lab import make
@@ -217,8 +217,8 @@ def test_an_empty_queue_has_no_head(kind: type) -> None:
 @pytest.mark.parametrize("kind", [FcfsQueue, PriorityQueue])
 def test_taking_requests_out_of_a_long_queue_takes_no_longer(kind: type) -> None:
     """From the front, the middle and the end; a linear search would need minutes."""
-    queue = kind()
-    requests = [make(f"r{i}", [1], 1) for i in range(40_000)]
+    queue, params = kind(), SamplingParams()
+    requests = [Request(f"r{i}", [1], params) for i in range(40_000)]
     for arrival, request in enumerate(requests):
         request.arrival = arrival
         queue.push(request)
