@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from llmlab.measure.metrics import vllm_keys
 from llmlab.measure.summary import Group
@@ -15,7 +16,7 @@ from llmlab.measure.tables import show as number
 if TYPE_CHECKING:
     from llmlab.bench.serve import Run
 
-out = Console()
+out = Console(markup=False, highlight=False)
 # vLLM's name -> (name in the summary, what a person reads).
 FIGURES = {
     "ttft": ("ttft", "TTFT"),
@@ -74,18 +75,19 @@ def show(run: Run, metrics: list[str]) -> None:
     """Print the run for a person."""
     meta = run.trace.meta
     counts = run.summary.all.counts
-    out.print(f"[bold]{run.workload.name}[/bold] on {meta['model']} at {meta['base_url']}")
+    name = (run.workload.name, "bold")
+    out.print(Text.assemble(name, f" on {meta['model']} at {meta['base_url']}"))
     if run.workload.scaled_from:
         out.print(f"scaled down from {run.workload.scaled_from}: milliseconds do not scale")
     if run.interrupted:
-        out.print("[yellow]interrupted: what was measured until then[/yellow]")
+        out.print("interrupted: what was measured until then", style="yellow")
     out.print(
         f"{counts.submitted} sent: {counts.completed} completed, {counts.failed} failed, "
         f"{counts.rejected} rejected, {counts.cancelled} cancelled, "
         f"{counts.in_flight_at_end} in flight"
     )
     for reason, times in list(failures(run).items())[:5]:
-        out.print(f"  {times} x {reason}", markup=False, highlight=False)
+        out.print(f"  {times} x {reason}")
     out.print(_latencies(run.summary.groups, metrics))
     out.print(_rates(run.summary.groups))
     if rows := beside(run):
@@ -93,7 +95,7 @@ def show(run: Run, metrics: list[str]) -> None:
     if run.bill is not None:
         _show_bill(run)
     for note in run.summary.notes:
-        out.print(f"- {note}", markup=False, highlight=False)
+        out.print(f"- {note}")
 
 
 def _latencies(groups: list[Group], metrics: list[str]) -> Table:

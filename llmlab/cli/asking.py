@@ -11,10 +11,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
+
+from llmlab.cli.console import console
 
 if TYPE_CHECKING:
     from llmlab.check.present import Asked, Revealed
@@ -44,7 +45,7 @@ class Screen:
     """Where questions are written and answers read."""
 
     def __init__(self) -> None:
-        self.out = Console(highlight=False, soft_wrap=False)
+        self.out = console()
         self.width = min(WIDTH, self.out.width)
 
     def say(self, text: str = "", style: str = "", indent: int = 0) -> None:

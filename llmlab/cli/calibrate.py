@@ -9,14 +9,14 @@ from html import escape
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from llmlab.cli.console import console
 from llmlab.cli.failing import fail
 
 app = typer.Typer(add_completion=False)
-out = Console()
-err = Console(stderr=True)
+out = console()
+err = console(stderr=True)
 
 EXAMPLES = (
     "Examples:  llmlab calibrate   ·   llmlab calibrate --json   ·   "
@@ -107,7 +107,7 @@ def show(kept: dict[str, Any]) -> None:
         table.add_row(*row)
     out.print(table)
     for line in _notes(kept):
-        out.print(line, soft_wrap=True, highlight=False)
+        out.print(line, soft_wrap=True)
 
 
 def page(kept: dict[str, Any]) -> Any:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from llmlab.cli.console import console
 from llmlab.cli.failing import fail
 from llmlab.cli.metrics import GOODPUT_HELP, choose_limits, read_trace
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from llmlab.measure.compare import Comparison
 
 app = typer.Typer(add_completion=False)
-out = Console(highlight=False)
+out = console()
 
 EXAMPLES = (
     "Examples:  llmlab compare base.jsonl chunks.jsonl   ·   "
@@ -77,11 +77,11 @@ def show_comparison(seen: Comparison) -> None:
         table.add_row(*row, style=style)
     out.print(table)
     out.print()
-    out.print(seen.verdict, style="bold", markup=False)
+    out.print(seen.verdict, style="bold")
     for reason in seen.reasons:
-        out.print(f"- {reason}", markup=False)
+        out.print(f"- {reason}")
     if seen.comparable:
-        out.print(seen.decision, markup=False)
+        out.print(seen.decision)
         out.print("\nNot shown by these runs:")
         for line in seen.not_shown:
-            out.print(f"- {line}", markup=False)
+            out.print(f"- {line}")

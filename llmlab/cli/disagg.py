@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from llmlab.cli.console import console
 from llmlab.cli.failing import fail
 
 if TYPE_CHECKING:
     from llmlab.engine.disaggregated import MovedRequest, PairResult
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
-out = Console(highlight=False)
-err = Console(stderr=True)
+out = console()
+err = console(stderr=True)
 
 EXAMPLES = """\
 Examples
@@ -152,13 +152,13 @@ def show(result: PairResult) -> None:
     for request in result.requests:
         table.add_row(*_row(request), style=None if request.outcome == "completed" else "red")
     out.print(table)
-    out.print("[dim]prompt, moved: tokens. prefill, on wire, visible, to decode: ms[/dim]")
+    out.print("prompt, moved: tokens. prefill, on wire, visible, to decode: ms", style="dim")
     out.print()
-    out.print(sentences(result), markup=False)
+    out.print(sentences(result))
     reasons = {r.reason: None for r in result.requests if r.reason}
     for reason in reasons:
         names = ", ".join(r.request_id for r in result.requests if r.reason == reason)
-        out.print(f"{names}: {reason}", markup=False)
+        out.print(f"{names}: {reason}")
 
 
 def _row(request: MovedRequest) -> list[str]:

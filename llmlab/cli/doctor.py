@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from llmlab.cli.console import console
 from llmlab.cli.findings import examine
 
 app = typer.Typer(add_completion=False)
-out = Console(highlight=False)
-err = Console(stderr=True)
+out = console()
+err = console(stderr=True)
 
 EXAMPLES = "Examples:  llmlab doctor   ·   llmlab doctor --quick   ·   llmlab doctor --json"
 
@@ -59,11 +60,14 @@ def show(found: dict[str, Any]) -> None:
         out.print(_grid(SPEED_HEAD, _speeds(found["measured"]), right=SPEED_HEAD[1:]))
         out.print(LEGEND, style="dim")
         out.print()
-    inks = {MARKS[state]: f"[{ink}]{MARKS[state]}[/{ink}]" for state, ink in INKS.items()}
-    labs = [[*row, f"{inks[here[0]]}{here[1:]}"] for *row, here in _labs(found["labs"])]
+    inks = {MARKS[state]: ink for state, ink in INKS.items()}
+    labs = [
+        (lab, does, Text.assemble((here[0], inks[here[0]]), here[1:]))
+        for lab, does, here in _labs(found["labs"])
+    ]
     out.print(_grid(LAB_HEAD, labs))
     for line in _advice(found):
-        out.print(line, markup=False, soft_wrap=True)
+        out.print(line, soft_wrap=True)
 
 
 def page(found: dict[str, Any]) -> Any:
@@ -89,7 +93,9 @@ def _advice(found: dict[str, Any]) -> list[str]:
     return [f"→ {advice}" for advice in parts if advice]
 
 
-def _grid(head: list[str] | None, rows: list[list[str]], right: Sequence[str] = ()) -> Table:
+def _grid(
+    head: list[str] | None, rows: Iterable[Iterable[str | Text]], right: Sequence[str] = ()
+) -> Table:
     table = Table(box=None, pad_edge=False, show_header=head is not None)
     for number, name in enumerate(head or ["", ""]):
         bold = "bold" if head is None and number == 0 else None

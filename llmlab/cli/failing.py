@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NoReturn
 
 import typer
-from rich.console import Console
 from rich.text import Text
+
+from llmlab.cli.console import console
 
 
 def complain(message: object, head: str = "error:", style: str = "red") -> None:
@@ -14,7 +15,7 @@ def complain(message: object, head: str = "error:", style: str = "red") -> None:
 
     On a terminal it wraps between words; in a log it is one line, which a search finds whole.
     """
-    err = Console(stderr=True, highlight=False)
+    err = console(stderr=True)
     err.print(Text.assemble((head, style), f" {message}"), soft_wrap=not err.is_terminal)
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from llmlab.cli.console import console
 from llmlab.cli.failing import fail
 
 app = typer.Typer(add_completion=False)
-out = Console()
-err = Console(stderr=True)
+out = console()
+err = console(stderr=True)
 SMALL_CLASS = 64  # files
 
 
@@ -76,7 +76,6 @@ def grade(
     out.print(
         f"{len(book.rows)} files: {len(book.rows) - len(failed)} graded, {len(failed)} not, "
         f"{flagged} flagged; {len(book.missing())} students without a file",
-        highlight=False,
     )
     if failed:
         table = Table(box=None, pad_edge=False)
@@ -85,7 +84,7 @@ def grade(
         for row in failed[:30]:
             table.add_row(_plain(row.file), _plain(row.reason))
         out.print(table)
-    out.print("wrote " + ", ".join(str(p) for p in written), soft_wrap=True, highlight=False)
+    out.print("wrote " + ", ".join(str(p) for p in written), soft_wrap=True)
 
 
 def _graded(

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from llmlab.cli.console import console
 from llmlab.cli.failing import complain, fail
 
 app = typer.Typer(add_completion=False)
-out = Console()
-err = Console(stderr=True)
+out = console()
+err = console(stderr=True)
 
 
 @app.command(
@@ -73,11 +73,11 @@ def _hand_in(store: Any, folder: Path, as_json: bool) -> None:
     data = {"file": str(target), "page": str(page), "student": student.name, "attempts": attempts}
     _say(as_json, data, f"{attempts} attempts. Hand in {target}; read {page}")
     if not student.name and not as_json:
-        err.print("No name is in it yet. Run: llmlab student NAME", highlight=False)
+        err.print("No name is in it yet. Run: llmlab student NAME")
 
 
 def _say(as_json: bool, data: dict[str, Any], text: str) -> None:
     if as_json:
         print(json.dumps(data, ensure_ascii=False))
     else:
-        out.print(text, soft_wrap=True, markup=False, highlight=False)
+        out.print(text, soft_wrap=True)

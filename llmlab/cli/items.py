@@ -6,14 +6,14 @@ import json
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from llmlab.cli.console import console
 from llmlab.cli.failing import fail
 
 app = typer.Typer(add_completion=False)
-out = Console()
-err = Console(stderr=True)
+out = console()
+err = console(stderr=True)
 
 EXAMPLES = (
     "Examples:  llmlab items   ·   llmlab items --check --json   ·   "
@@ -48,14 +48,13 @@ def _check(students: int, as_json: bool) -> None:
         print(json.dumps(found.as_json(), indent=1, ensure_ascii=False))
     elif found.problems:
         for problem in found.problems:
-            err.print(f"✗ {problem}", soft_wrap=True, markup=False, highlight=False)
+            err.print(f"✗ {problem}", soft_wrap=True)
     else:
         uncovered = ", ".join(found.uncovered) or "nothing"
         out.print(
             f"✓ {found.items} items, {found.questions} questions, "
             f"{found.misconceptions} misconceptions, {found.wrong_options} wrong options\n"
             f"not covered by an item or a question: {uncovered}",
-            highlight=False,
         )
     raise typer.Exit(1 if found.problems else 0)
 
@@ -85,4 +84,4 @@ def _list(as_json: bool) -> None:
     out.print(table)
     kinds = sorted({q.kind for q in bank.values()})
     counts = (f"{sum(q.kind == kind for q in bank.values())} {kind}" for kind in kinds)
-    out.print(f"{len(bank)} questions: {', '.join(counts)}", highlight=False)
+    out.print(f"{len(bank)} questions: {', '.join(counts)}")

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from llmlab.cli.console import console
 from llmlab.cli.failing import fail
 
 app = typer.Typer(add_completion=False)
@@ -27,13 +28,13 @@ def kernels(
     Nothing runs, so no GPU is needed. registers and spills are per thread (spills in bytes: must
     be 0), vector loads are 16-byte loads in the code, whole numbers as the compiler reports them.
     """
-    from llmlab.kernels.aot import ARCHS, table
+    from llmlab.kernels.aot import ARCHS
 
     archs = tuple(arch or ARCHS)
     if unknown := [a for a in archs if a not in ARCHS]:
         fail(f"--arch {unknown[0]}: must be one of {', '.join(map(str, ARCHS))}")
     try:
-        rows = _compile(table, archs, kernel, quiet=as_json)
+        rows = _compile(archs, kernel, quiet=as_json)
     except (RuntimeError, ImportError) as error:
         fail(f"{error}. Is triton installed? It exists for Linux on x86-64.")
     if not rows:
@@ -44,11 +45,11 @@ def kernels(
         _show(rows)
 
 
-def _compile(table: Any, archs: tuple[int, ...], kernel: str | None, quiet: bool) -> list[Any]:
-    from rich.console import Console
+def _compile(archs: tuple[int, ...], kernel: str | None, quiet: bool) -> list[dict[str, Any]]:
+    from llmlab.kernels.aot import table
 
-    rows = []
-    with Console(stderr=True, quiet=quiet).status("Compiling") as status:
+    rows: list[dict[str, Any]] = []
+    with console(stderr=True, quiet=quiet).status("Compiling") as status:
         for arch in archs:
             status.update(f"Compiling for sm_{arch} ({CHIPS[arch]}), about 15 seconds")
             rows += table((arch,), kernel)
@@ -56,10 +57,9 @@ def _compile(table: Any, archs: tuple[int, ...], kernel: str | None, quiet: bool
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    out = console()
     for target in dict.fromkeys(row["target"] for row in rows):
         table = Table(title=f"{target} ({CHIPS[int(target[3:])]})", title_justify="left")
         table.add_column("kernel")
@@ -78,4 +78,4 @@ def _show(rows: list[dict[str, Any]]) -> None:
                     str(row["vector_loads"]),
                     row["matrix_instruction"],
                 )
-        console.print(table)
+        out.print(table)

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from llmlab.cli.console import console
 from llmlab.cli.failing import complain, fail
 
 app = typer.Typer(add_completion=False)
-out = Console()
-err = Console(stderr=True)
+out = console()
+err = console(stderr=True)
 
 EXAMPLES = (
     "Examples:  llmlab labs --open   ·   llmlab labs --reset 01_two_phases   ·   "
@@ -195,9 +195,9 @@ def _check(as_json: bool) -> None:
     else:
         out.print(f"{len(result['labs'])} labs: {', '.join(result['labs'])}", soft_wrap=True)
         for key, values in bad.items():
-            err.print(f"[red]{key}[/red]")
+            err.print(key, style="red")
             for value in values:
-                err.print(f"  {value}", soft_wrap=True, markup=False)
+                err.print(f"  {value}", soft_wrap=True)
         if not bad:
             out.print("in sync, nothing leaked, nothing missing")
     raise typer.Exit(1 if bad else 0)
@@ -241,7 +241,7 @@ def _time(name: str, as_json: bool) -> None:
             if not fast:
                 timing.write(kept, content)
             if not as_json:
-                out.print(f"{path.stem:<24}{measured.seconds:6.1f} s", highlight=False)
+                out.print(f"{path.stem:<24}{measured.seconds:6.1f} s")
     except RuntimeError as error:
         complain(error)
         raise typer.Exit(1) from None

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from llmlab.cli.console import console
 from llmlab.cli.failing import fail
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from llmlab.trace import Trace
 
 app = typer.Typer(add_completion=False)
-out = Console()
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+out = console()
+err = console(stderr=True, soft_wrap=True)
 
 EXAMPLES = (
     "Examples:  llmlab metrics run.jsonl   ·   "
@@ -117,7 +117,7 @@ def show_summary(summary: Summary) -> None:
     out.print(_rates(summary))
     out.print()
     for line in footer(summary):
-        out.print(line, style="dim", highlight=False)
+        out.print(line, style="dim")
 
 
 def _latencies(group: Group) -> Table:

@@ -6,16 +6,14 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 METRICS = (("ttft_ms", "TTFT ms"), ("tpot_ms", "TPOT ms"), ("output_rate", "tok/s"))
 
 
 def show(report: dict[str, Any], out: Console) -> None:
     """Print a report of `sim.published.published_report`; fits 80 columns."""
-
-    def say(text: str = "") -> None:
-        out.print(text, highlight=False, markup=False, soft_wrap=False)
-
+    say = out.print
     say("Predicted by simulation, beside what was measured.")
     say("error: constants fitted on all rows of that device and engine")
     say("unseen: constants fitted without the row; ( ): does not count in the median")
@@ -43,8 +41,8 @@ def show(report: dict[str, Any], out: Console) -> None:
 
 def _set(set_id: str, rows: list[dict[str, Any]], out: Console) -> None:
     out.print()
-    out.print(f"[bold]{set_id}[/bold]  {rows[0]['setting']}", highlight=False)
-    out.print(f"source: {rows[0]['source']}", style="dim", highlight=False)
+    out.print(Text.assemble((set_id, "bold"), f"  {rows[0]['setting']}"))
+    out.print(f"source: {rows[0]['source']}", style="dim")
     table = Table(box=None, pad_edge=False)
     table.add_column("users", justify="right")
     for _, label in METRICS:
@@ -59,11 +57,11 @@ def _set(set_id: str, rows: list[dict[str, Any]], out: Console) -> None:
     out.print(table)
     for row in rows:
         for metric, reason in row["left_out_of_error"].items():
-            out.print(f"  {row['users']} users, {metric}: left out, {reason}", highlight=False)
+            out.print(f"  {row['users']} users, {metric}: left out, {reason}")
         if row["why"]:
-            out.print(f"  {row['users']} users misses its target: {row['why']}", highlight=False)
+            out.print(f"  {row['users']} users misses its target: {row['why']}")
     if rows[0]["assumed"]:
-        out.print(f"  assumed: {rows[0]['assumed']}", style="dim", highlight=False)
+        out.print(f"  assumed: {rows[0]['assumed']}", style="dim")
 
 
 def _cells(row: dict[str, Any], metric: str) -> list[str]:
@@ -84,7 +82,8 @@ def _line(name: str, part: dict[str, Any], out: Console) -> None:
         seen = part["median_abs_error"][metric]
         unseen = part["median_abs_error_leave_one_out"][metric]
         words.append(f"{metric} {seen:.1%} (unseen {unseen:.1%}, target {target:.0%})")
-    out.print(f"[bold]median absolute error, {name}:[/bold] {'; '.join(words)}", highlight=False)
+    head = (f"median absolute error, {name}:", "bold")
+    out.print(Text.assemble(head, f" {'; '.join(words)}"))
 
 
 def _growth(rows: list[dict[str, Any]], out: Console) -> None:
@@ -100,5 +99,4 @@ def _growth(rows: list[dict[str, Any]], out: Console) -> None:
         "of 128 experts a layer for 1, about 126 for 64 (uniform, independent routing), so its "
         "step grows with the batch. Real routers repeat experts: between 1 and 64 users the "
         "prediction is too high.",
-        highlight=False,
     )

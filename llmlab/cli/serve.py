@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
+from llmlab.cli.console import console
 from llmlab.cli.failing import fail
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from llmlab.serve.settings import ServeConfig
 
 app = typer.Typer(add_completion=False)
-out = Console()
-err = Console(stderr=True)
+out = console()
+err = console(stderr=True)
 
 KEY_VARIABLE = "LLMLAB_API_KEY"
 EXAMPLES = (
@@ -165,14 +165,14 @@ def _announce(url: str, config: ServeConfig, as_json: bool) -> None:
     key = " -H 'Authorization: Bearer ...'" if config.api_key else ""
     name = (config.model_name, "bold")
     out.print(Text.assemble(name, f" on {url}   (Ctrl-C ends it)"), soft_wrap=True)
-    out.print("\nTry, in another terminal:", highlight=False)
+    out.print("\nTry, in another terminal:")
     for line in (
         f"curl {url}/v1/completions{key} \\",
         "  -H 'Content-Type: application/json' \\",
         f"  -d '{body}'",
         f"llmlab bench serve --base-url {url} --num-prompts 8",
     ):
-        out.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
+        out.print(f"  {line}", soft_wrap=True)
 
 
 def _engine_config(knobs: dict[str, Any]) -> EngineConfig:

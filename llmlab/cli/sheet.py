@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from llmlab.cli.console import console
 from llmlab.cli.failing import fail
 
 app = typer.Typer(add_completion=False)
-out = Console()
+out = console()
 
 
 @app.command(
@@ -35,7 +35,7 @@ def sheet(
         if new_key is not None:
             class_.new_key(new_key)
             if not as_json:
-                out.print(f"new key in {new_key}; keep it to yourself", markup=False)
+                out.print(f"new key in {new_key}; keep it to yourself")
             course_key_file = course_key_file or new_key
             if roster is None:
                 return
@@ -59,5 +59,5 @@ def sheet(
     if as_json:
         print(json.dumps(written, ensure_ascii=False, indent=1))
         return
-    out.print(f"{len(written)} sheets in {folder}. Each student loads theirs with:", markup=False)
-    out.print("  llmlab student --sheet FILE", highlight=False)
+    out.print(f"{len(written)} sheets in {folder}. Each student loads theirs with:")
+    out.print("  llmlab student --sheet FILE")

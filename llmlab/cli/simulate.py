@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.text import Text
 
+from llmlab.cli.console import console
 from llmlab.cli.failing import fail
 
 if TYPE_CHECKING:
     from llmlab.trace import Trace
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
-out = Console()
-err = Console(stderr=True)
+out = console()
+err = console(stderr=True)
 
 EXAMPLES = """\
 Examples
@@ -144,9 +145,9 @@ def show_run(given: dict[str, Any]) -> None:
         found = summary.to_dict() | ({} if moved is None else {"disaggregated": moved})
         print(json.dumps(found, indent=1, allow_nan=False))
         return
-    out.print(_title(trace.meta), soft_wrap=True, highlight=False)
+    out.print(_title(trace.meta), soft_wrap=True)
     if moved is not None:
-        out.print(_moved(moved), soft_wrap=True, highlight=False)
+        out.print(_moved(moved), soft_wrap=True)
     out.print()
     show_summary(summary)
 
@@ -267,7 +268,7 @@ def show_list(as_json: bool) -> None:
         print(json.dumps(found, indent=1))
         return
     for kind, entries in found.items():
-        out.print(f"[bold]{kind}[/bold]  {', '.join(entries)}", highlight=False)
+        out.print(Text.assemble((kind, "bold"), f"  {', '.join(entries)}"))
 
 
 def show_truth(as_json: bool) -> None:
@@ -279,7 +280,7 @@ def show_truth(as_json: bool) -> None:
         return
     with err.status("predicting") as status:
         found = measure(progress=status.update)
-    out.print(table(found), highlight=False)
+    out.print(table(found))
 
 
 def show_published(as_json: bool) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from llmlab.cli.console import console
 from llmlab.cli.failing import fail
 
 app = typer.Typer(add_completion=False)
-out = Console()
+out = console()
 
 
 @app.command(
@@ -59,6 +59,6 @@ def student(
         out.print("No name: the numbers are the curriculum's own.")
         return
     source = "from your instructor's sheet" if kind == "sheet" else "for practice"
-    out.print(f"{who.name}, numbers {who.fingerprint} ({source})", markup=False, highlight=False)
+    out.print(f"{who.name}, numbers {who.fingerprint} ({source})")
     if kind == "practice":
-        out.print("In a class, load your numbers with: llmlab student --sheet FILE", markup=False)
+        out.print("In a class, load your numbers with: llmlab student --sheet FILE")

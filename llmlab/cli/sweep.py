@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
+from llmlab.cli.console import console
 from llmlab.cli.failing import fail
 from llmlab.cli.metrics import GOODPUT_HELP
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from llmlab.viz.figures.sweep_map import SweepMap
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+out = console()
+err = console(stderr=True, soft_wrap=True)
 
 EXAMPLES = """\
 Examples
@@ -136,7 +136,7 @@ def sweep(
     except (ValueError, OSError) as error:
         fail(error)
     except RuntimeError as error:
-        err.print(f"llmlab: {error}", markup=False)
+        err.print(f"llmlab: {error}")
         raise typer.Exit(1) from None
     if as_json:
         simulated = {"simulated": not engine, "cells": len(grid), "out": str(target)}

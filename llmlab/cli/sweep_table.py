@@ -41,10 +41,10 @@ def show(outcome: Outcome, grid: Grid, setting: Setting, out: Console) -> None:
     held = ""
     if best.min_attainment is not None:
         held = f", of the {best.ranked:,} with at least {best.min_attainment:.0%} within limits"
-    out.print(f"{mark}: {good}; the best by {best.figure}{held}", soft_wrap=True, markup=False)
+    out.print(f"{mark}: {good}; the best by {best.figure}{held}", soft_wrap=True)
     same = [f"{name} {grid.axes[name][0]}" for name in grid.axes if _said_once(grid, name)]
     if same:
-        out.print(f"All: {', '.join(same)}", style="dim", markup=False)
+        out.print(f"All: {', '.join(same)}", style="dim")
     out.print()
     if best.ranked:
         out.print(_table(outcome, grid))

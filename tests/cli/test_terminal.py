@@ -125,6 +125,18 @@ def test_an_error_shows_brackets_as_they_are(tmp_path: Path) -> None:
     assert "no lab '[red]x[/red]'" in done.output
 
 
+def test_a_path_with_brackets_is_shown_as_it_is(tmp_path: Path) -> None:
+    from llmlab.cli import labs, simulate
+
+    work = tmp_path / "[red]work[/red]"
+    done = CliRunner().invoke(labs.app, ["--work", str(work), "--reset", "01"])
+    assert f"restored {work}" in done.output
+    saved = tmp_path / "[final].jsonl"
+    options = ["--users", "1", "--output-tokens", "2", "--out", str(saved)]
+    done = CliRunner().invoke(simulate.app, options)
+    assert "[final].jsonl" in done.stderr.replace("\n", "")
+
+
 def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     from llmlab.cli import labs
 
