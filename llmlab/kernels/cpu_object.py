@@ -49,16 +49,14 @@ class Unknown(Exception):
     """The file holds something that this loader does not know, or needs an unknown name."""
 
 
-def can_load() -> bool:
-    return platform.system() == "Linux" and platform.machine() == "x86_64"
-
-
 def load(made: bytes, wanted: str, address_of: Callable[[str], int]) -> tuple[mmap.mmap, int]:
     """The memory, to be kept as long as its code is called, and the address of `wanted`.
 
     address_of: where a name lies that the file only uses; LookupError if nowhere. Raises `Unknown`,
     and OSError where the system gives no memory for code.
     """
+    if not can_load():
+        raise Unknown(f"{platform.system()} on {platform.machine()}")
     sections = _sections(made)
     symbols = _symbols(sections)
     places, size = _places(sections, symbols)
@@ -89,6 +87,11 @@ def load(made: bytes, wanted: str, address_of: Callable[[str], int]) -> tuple[mm
                 WORD.pack_into(memory, places[section.of] + offset, value)
     _make_code(base, size)
     return memory, address(next(s for s in symbols if s.name == wanted))
+
+
+def can_load() -> bool:
+    """Is this a system whose files and calls are known here?"""
+    return platform.system() == "Linux" and platform.machine() == "x86_64"
 
 
 def _sections(made: bytes) -> list[Section]:
