@@ -91,8 +91,8 @@ class AnswerReader:
         """Tokens since the last count, or None if this frame brings none."""
         if not usage:
             return None
-        self.usage = usage
         total = _count(usage.get("completion_tokens"))
+        self.usage = usage  # a mapping, or the line before has raised
         if total is None:
             return None
         growth = total - self._reported

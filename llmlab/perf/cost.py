@@ -152,12 +152,19 @@ def plan_shape(plan: StepPlan) -> StepShape:
 
 
 def trace_shapes(trace: Trace) -> list[StepShape]:
-    """Shape of every step of a trace, in order; which tokens were sampled is worked out."""
+    """Shape of every step of a trace, in order; which tokens were sampled is worked out.
+
+    ValueError if a step names a request there is none of.
+    """
     known: dict[tuple[str, str], int] = {}  # a worker knows what it has sampled itself
     shapes = []
     for step in trace.steps:
         entries = []
         for name, n, computed, _ in step.scheduled:
+            if name not in trace.requests:
+                raise ValueError(
+                    f"step {step.index} schedules {name!r}: must be a request of the trace"
+                )
             key = step.worker, name
             tokens = known.setdefault(key, trace.requests[name].prompt_tokens or 0)
             samples = computed + n == tokens

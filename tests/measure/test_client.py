@@ -211,6 +211,7 @@ def test_stamps_follow_the_server_within_two_milliseconds():
         (stream(frame("[1, 2]"), DONE), "no completion chunk"),
         (stream(frame("[" * 100_000), DONE), "no completion chunk"),
         (stream(frame(token(5)), DONE), "no completion chunk"),
+        (stream(frame({**token("a"), "usage": [5]}), DONE), "no completion chunk"),
         (stream(frame({"choices": [{"delta": {"content": ["a"]}}]}), DONE), "no completion chunk"),
         (stream(frame(token("a", finish_reason={"a": 1})), DONE), "no completion chunk"),
     ],

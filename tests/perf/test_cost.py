@@ -201,6 +201,12 @@ def test_shapes_read_from_a_trace_know_which_tokens_were_sampled():
     assert [shape.num_sampled for shape in trace_shapes(trace)] == [1, 2, 1, 0, 1]
 
 
+def test_a_step_for_a_request_there_is_none_of_is_refused():
+    trace = Trace(steps=[StepRecord(3, 1, 5, [("ghost", 1, 0, False)])])
+    with pytest.raises(ValueError, match="step 3 schedules 'ghost'"):
+        trace_shapes(trace)
+
+
 @pytest.mark.parametrize(("field", "bad"), [("weights", "fp12"), ("kv", "")])
 def test_an_unknown_dtype_lists_the_known_ones(field, bad):
     with pytest.raises(ValueError, match=f"{field} = '{bad}'.*fp32"):
