@@ -76,6 +76,9 @@ class ModelConfig:
             self.num_key_value_heads,
             f"a divisor of num_attention_heads ({self.num_attention_heads})",
         )
+        for field in ("rope_theta", "rms_norm_eps"):
+            value = getattr(self, field)
+            require(is_real(value) and value > 0, "ModelConfig", field, value, "a number > 0")
         require_int("ModelConfig", "num_experts", self.num_experts, 0)
         if self.num_experts:
             require_int(

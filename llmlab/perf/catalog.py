@@ -49,6 +49,9 @@ class Catalog:
         for name, entry in entries.items():
             if not isinstance(entry, dict):
                 raise ValueError(f"{path}: {key}.{name} = {entry!r}: must be a mapping")
+            aliases = entry.get("aliases", [])
+            if not isinstance(aliases, list):
+                raise ValueError(f"{path}: {key}.{name}.aliases = {aliases!r}: must be a list")
         return cls(path, kind, {str(name): entry for name, entry in entries.items()})
 
     def resolve(self, name: str) -> str:

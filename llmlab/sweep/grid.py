@@ -175,7 +175,7 @@ def _one(name: str, kind: str, given: Any) -> Any:
     except (TypeError, ValueError):
         value = math.nan
     low = 1 if kind == "count" else 0
-    fits = value > 0 if kind == "rate" else value >= low and value == round(value) < 2**53
+    fits = value > 0 if kind == "rate" else low <= value < 2**53 and value.is_integer()
     if isinstance(given, bool) or not fits:
         raise ValueError(f"{name} = {given!r}: must be {allowed}")
     if kind == "rate":

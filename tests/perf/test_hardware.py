@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
+import yaml
 
 from llmlab.perf.hardware import Hardware, hardware_catalog, load_hardware
 from llmlab.perf.models import load_model_config
@@ -68,6 +71,7 @@ def test_a_file_of_ones_own(tmp_path):
         ("", "no entries under the key 'hardware'"),
         ("hardware: [1, 2]", "no entries under the key 'hardware'"),
         ("hardware: {x: 3}", "must be a mapping"),
+        ("hardware: {x: {aliases: 5}}", "x.aliases = 5: must be a list"),
         ("hardware: {x: {bandwidth_gb_s: 1, memory_gb: 1}}", "lacks peak_tflops"),
         ("hardware: {x: {peak_tflops: {fp16: 0}, bandwidth_gb_s: 1, memory_gb: 1}}", "> 0"),
         ("hardware: {x: {peak_tflops: {fp16: 1}, bandwidth_gb_s: .nan, memory_gb: 1}}", "> 0"),
@@ -88,6 +92,17 @@ def test_a_bad_file_is_refused_with_what_is_wrong(tmp_path, text, says):
     path.write_text(text)
     with pytest.raises(ValueError, match=says):
         load_hardware("x", path)
+
+
+def test_a_bad_shape_names_the_file_the_model_and_the_field(tmp_path):
+    """YAML reads 1e-6, without a point, as a text."""
+    path = tmp_path / "mine.yaml"
+    shape = dataclasses.asdict(load_model_config("qwen3-0.6b"))
+    del shape["name"]
+    for field, value in (("rms_norm_eps", "1e-6"), ("rope_theta", 0), ("head_dim", 1.5), ("x", 1)):
+        path.write_text(yaml.safe_dump({"models": {"mine": {"shape": {**shape, field: value}}}}))
+        with pytest.raises(ValueError, match=rf"mine\.yaml: models\.mine\.shape: .*{field}"):
+            load_model_config("mine", path)
 
 
 def test_a_missing_file_is_one_clear_error(tmp_path):

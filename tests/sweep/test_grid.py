@@ -48,6 +48,8 @@ def test_cells_are_every_value_with_every_other_the_last_axis_fastest():
         ({"max_num_sequences": 1}, "did you mean max_num_seqs"),
         ({"max_num_seqs": "0"}, "a whole number >= 1"),
         ({"max_num_seqs": "1.5"}, "a whole number >= 1"),
+        ({"max_num_seqs": "inf"}, "a whole number >= 1"),
+        ({"max_num_seqs": "1:inf:1"}, "a whole number >= 1"),
         ({"max_num_seqs": "8,8"}, "8 is there twice"),
         ({"max_num_seqs": "8:4:1"}, "growing"),
         ({"max_num_seqs": "8:16:x1"}, "growing"),
