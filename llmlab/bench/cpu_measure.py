@@ -185,10 +185,15 @@ def measure_startup(say: Say) -> dict[str, float]:
     for _ in range(2):
         found |= _printed(IMPORT)
         found["help_s"] = _wall(HELP)
-        found |= _printed(LOAD_AND_SERVE)
+        found |= loaded_and_served()
         found["first_cell_s"] = _wall(first_cell())
     found["import_needs_torch"] = bool(found.pop("torch"))
     return found
+
+
+def loaded_and_served() -> dict[str, float]:
+    """Seconds to import and load, and peak memory in MB of serving the burst, in a new process."""
+    return _printed(LOAD_AND_SERVE)
 
 
 def first_cell() -> str:
