@@ -7,6 +7,7 @@ out between two steps. So an abort takes effect within one step, and no lock is 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import queue
@@ -202,7 +203,8 @@ class EngineLoop:
             self._dead = "the engine has stopped after an internal error"
             self._post(self._fail_all, self._dead)
             while (command := self._commands.get()) is not None:
-                command()  # an add after this point gets the engine's own error
+                with contextlib.suppress(Exception):  # who waits behind a failed one is told too
+                    command()
 
     def _obey(self) -> bool:
         """Carry out what was posted; wait for it if there is nothing else to do."""

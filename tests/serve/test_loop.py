@@ -138,6 +138,26 @@ def test_an_engine_that_breaks_fails_its_streams_and_refuses_new_requests():
     with_loop(engine, body)
 
 
+def test_nobody_waits_for_an_engine_that_is_broken_in_all_it_does():
+    engine = FakeEngine()
+    engine.gate, engine.crash_at = threading.Semaphore(0), 1
+    engine.abort = lambda request_id: 1 / 0
+
+    async def body(loop):
+        await loop.submit([1], params(50), request_id="a")
+        await asyncio.to_thread(engine.in_step.wait)
+        leaves = asyncio.create_task(loop.submit([2], params(5), request_id="leaves"))
+        await asyncio.sleep(0.01)
+        leaves.cancel()
+        waits = asyncio.create_task(loop.submit([3], params(5), request_id="waits"))
+        await asyncio.sleep(0.01)  # behind an abort that fails
+        engine.gate.release(1000)
+        with pytest.raises(ApiError, match="internal error"):
+            await text_of(await asyncio.wait_for(waits, 5))
+
+    with_loop(engine, body)
+
+
 def test_the_trace_of_a_long_life_stays_small_and_keeps_what_runs():
     engine = FakeEngine(EngineConfig(max_num_seqs=4), step_s=0)
 
