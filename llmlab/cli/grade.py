@@ -82,7 +82,7 @@ def grade(
         table.add_column("not graded", overflow="fold")
         table.add_column("reason", overflow="fold")
         for row in failed[:30]:
-            table.add_row(_plain(row.file), _plain(row.reason))
+            table.add_row(_printable(row.file), _printable(row.reason))
         out.print(table)
     out.print("wrote " + ", ".join(str(p) for p in written), soft_wrap=True)
 
@@ -129,7 +129,5 @@ def _graded(
     return Gradebook(grader, rows, overrides)
 
 
-def _plain(text: str) -> Any:
-    from rich.text import Text
-
-    return Text("".join(c if c.isprintable() else "?" for c in text))
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmlab.cli.console import console
-from llmlab.cli.failing import fail
+from llmlab.cli.failing import complain, fail
 from llmlab.cli.metrics import GOODPUT_HELP
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def sweep(
     except (ValueError, OSError) as error:
         fail(error)
     except RuntimeError as error:
-        err.print(f"llmlab: {error}")
+        complain(error)
         raise typer.Exit(1) from None
     if as_json:
         simulated = {"simulated": not engine, "cells": len(grid), "out": str(target)}
