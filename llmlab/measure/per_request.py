@@ -35,9 +35,10 @@ class RequestMetrics:
     preempted_wait: time spent preempted, apart from queue.
     event_gaps: raw gaps between token events. itl: one sample per token, an event of k tokens
     after a gap d gives k samples of d/k; None when a k is unknown.
-    tpot: (last - first event) / tokens after the first event = mean(itl); with unknown k it is
-    (last - first) / (n - 1) and `assumed_one_token_first` is True.
-    e2e: last token event - send; close_lag: end of the stream - last token event.
+    tpot: (last - first event) / tokens after the first event = mean(itl). With an unknown k these
+    are n - k of the first event, which is taken for 1 (`assumed_one_token_first`) if unknown too.
+    e2e: last token event - send; e2e_from_schedule: last token event - intended send;
+    close_lag: end of the stream - last token event.
     stream_rate: 1/tpot in tokens/s; e2e_rate: n/e2e in tokens/s.
     n: output tokens (reported count, else the sum of k), None if unknown.
     """

@@ -28,8 +28,8 @@ class Prices:
     def __post_init__(self) -> None:
         for name in ("input", "output", "cached_input"):
             value = getattr(self, name)
-            if value is not None and not (value.is_finite() and value >= 0):
-                raise ValueError(f"Prices.{name} = {value}: must be a finite number >= 0")
+            if value is not None and not (value.is_finite() and 0 <= value <= MILLION):
+                raise ValueError(f"Prices.{name} = {value}: must be a number in 0..{MILLION:,}")
 
     @classmethod
     def parse(cls, text: str) -> Prices:

@@ -21,6 +21,7 @@ from llmlab.measure.limits import Limits
 
 # Each kind of draw has a stream of its own: changing one leaves the others as they were.
 ARRIVALS, ORDER, LENGTHS, CANCELLATIONS, PROMPTS = range(5)
+LONGEST_S = 1e9  # 32 years; stamps in ns stay exact
 COUNTED = {  # arrivals that a duration alone does not describe
     "closed": "a closed loop needs it",
     "ramp_up": "a ramp goes over that many requests",
@@ -172,6 +173,11 @@ class Workload(Part):
         if isinstance(self.arrivals, Closed):
             return [None] * (self.stop.num_prompts or 0)
         seconds = self.arrivals.times(self.stop, self._rng(ARRIVALS))
+        last = float(seconds.max(initial=0.0))
+        if last > LONGEST_S:
+            raise ValueError(
+                f"arrivals: the last is due at {last:g} s: must end within {LONGEST_S:g} s"
+            )
         return [round(float(t) * 1e9) for t in seconds]
 
     def _order(self, n: int) -> list[int]:

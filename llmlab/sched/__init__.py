@@ -1,8 +1,8 @@
 """The scheduler: who computes how many tokens in the next step, and in which KV blocks.
 
 Reading order: request, plan, blocks, queues, door, base, then the policies static, continuous and
-chunked, which differ in one method. `oracle` is a model made of hashes that notices every wrong
-block, position or token. No torch, no clock.
+chunked, which differ in how they fill a step. `oracle` is a model made of hashes that notices every
+wrong block, position or token. No torch, no clock.
 """
 
 from llmlab.sched.base import BaseScheduler

@@ -62,7 +62,7 @@ def test_more_cached_than_prompt_is_refused():
 
 
 def test_a_price_list_that_makes_no_sense_is_refused():
-    bad = ("input=a,output=1", "input=-1,output=1", "input=nan,output=1")
+    bad = ("input=a,output=1", "input=-1,output=1", "input=nan,output=1", "input=1e999,output=1")
     for text in ("", "input=1", "x=1", *bad):
         with pytest.raises(ValueError, match=r"prices|Prices"):
             Prices.parse(text)

@@ -329,6 +329,13 @@ def test_a_burst_that_outlasts_the_duration_is_refused():
     assert len(workload(arrivals, n=None, stop={"duration_s": 14}).requests()) == 14
 
 
+def test_send_times_beyond_any_clock_are_refused():
+    for rate in (1e-300, 1e-9):
+        arrivals = {"kind": "constant", "request_rate": rate}
+        with pytest.raises(ValueError, match=r"arrivals: .* s: must end within 1e\+09 s"):
+            workload(arrivals, n=3).requests()
+
+
 def test_an_absurd_number_of_requests_is_refused_before_it_is_made():
     arrivals = {"kind": "poisson", "request_rate": 1e9}
     with pytest.raises(ValueError, match=r"more than 1,000,000 requests"):
