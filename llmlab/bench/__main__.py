@@ -20,6 +20,7 @@ BENCHES = {
 
 
 def usage() -> str:
+    """What there is, and two examples."""
     rows = "\n".join(f"  {name:<6} {text}" for name, text in BENCHES.items())
     return (
         "usage: llmlab bench NAME [options]\n\n"

@@ -23,6 +23,8 @@ PAGE = 16
 
 @dataclass(frozen=True)
 class Heads:
+    """A model's attention: query heads, heads of keys and values, and their dimension."""
+
     name: str
     q: int
     kv: int
@@ -53,6 +55,7 @@ class Cell:
     decode: bool
 
     def call(self, i: int, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Our kernel on input set i: [T, Hq, D]."""
         return paged_attention(
             self.q[i],
             self.k_cache,
@@ -109,7 +112,7 @@ def make_cell(bench: Bench, heads: Heads, batch: int, queries: int, context: int
         v,
         torch.arange(batch + 1, dtype=torch.int32, device=bench.device) * queries,
         torch.full((batch,), context, dtype=torch.int32, device=bench.device),
-        list(order.view(sets, batch, pages)),
+        list(order.view(sets, batch, pages)),  # [B, pages] a set
         queries == 1,
     )
 
@@ -192,6 +195,7 @@ def _sdpa(cell: Cell, i: int) -> Callable[[], Any]:
 
 
 def flashinfer_installed() -> bool:
+    """Whether FlashInfer can be imported here."""
     try:
         import flashinfer  # type: ignore[import-not-found]  # noqa: F401
     except Exception:  # a broken build raises anything

@@ -32,6 +32,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Job:
+    """One request of the trace."""
+
     at: float  # seconds after the start
     kind: str  # "chat" or "document"
     prompt: list[int]
@@ -58,6 +60,7 @@ def _prompt(rng: random.Random, length: int) -> list[int]:
 
 
 def engine_config(jobs: list[Job], chunk: int, seqs: int) -> EngineConfig:
+    """An engine with blocks for all jobs at once, `chunk` tokens a step and `seqs` requests."""
     longest = max(len(job.prompt) + job.max_tokens for job in jobs)
     blocks = sum(cdiv(len(job.prompt) + job.max_tokens, BLOCK) for job in jobs)
     return EngineConfig(

@@ -84,7 +84,7 @@ def _rope(
     )
     error = relative_error(q[few], spec)
     for got, wanted in zip(caches, copies, strict=True):
-        rows = got.flatten(0, 1)[few], wanted.flatten(0, 1)[few]
+        rows = got.flatten(0, 1)[few], wanted.flatten(0, 1)[few]  # [slots, Hkv, D]
         error = max(error, relative_error(*rows))
     moved = 2 * qkv.numel() * qkv.element_size() + tokens * dim * 4
     return call, error, moved

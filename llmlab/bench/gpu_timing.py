@@ -46,9 +46,11 @@ class Bench:
         return time.monotonic() >= self.deadline
 
     def randn(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Normal random numbers on the device; zeros would draw less power and run faster."""
         return torch.randn(shape, dtype=dtype or self.dtype, device=self.device)
 
     def free_bytes(self) -> int:
+        """Memory that a cell may take now."""
         if not self.on_cuda:
             return 2**28
         torch.cuda.empty_cache()
@@ -71,6 +73,7 @@ class Timing:
     graph: bool
 
     def as_row(self) -> dict[str, Any]:
+        """As the columns of a result, in microseconds."""
         return {
             "median_us": self.median * 1e6,
             "p10_us": self.low * 1e6,

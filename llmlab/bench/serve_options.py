@@ -166,6 +166,7 @@ def limits_of(args: argparse.Namespace, workload: Workload) -> dict[str, Limits]
 
 
 def percentiles_of(args: argparse.Namespace) -> tuple[float, ...]:
+    """--metric-percentiles as numbers; ValueError outside 0..100."""
     try:
         values = tuple(float(part) for part in args.metric_percentiles.split(","))
     except ValueError:
@@ -179,6 +180,7 @@ def percentiles_of(args: argparse.Namespace) -> tuple[float, ...]:
 
 
 def metrics_of(args: argparse.Namespace) -> list[str]:
+    """--percentile-metrics by vLLM's names; ValueError for another name."""
     chosen = [part.strip() for part in args.percentile_metrics.split(",")]
     unknown = [name for name in chosen if name not in METRICS]
     if unknown:
@@ -203,6 +205,7 @@ def api_key(args: argparse.Namespace) -> str | None:
 
 
 def json_object(text: str) -> dict[str, Any]:
+    """An option's JSON object."""
     value = json.loads(text)
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError("must be a JSON object, like '{\"temperature\": 0}'")
@@ -210,6 +213,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def positive(text: str) -> float:
+    """An option's finite number above 0."""
     value = float(text)
     if not (value > 0 and math.isfinite(value)):
         raise argparse.ArgumentTypeError(f"{text!r} must be a finite number > 0")
@@ -217,6 +221,7 @@ def positive(text: str) -> float:
 
 
 def rate(text: str) -> float:
+    """An option's requests per second: above 0, or inf."""
     value = float(text)
     if not value > 0:
         raise argparse.ArgumentTypeError(f"{text!r} must be a number > 0, or inf")

@@ -42,6 +42,7 @@ class Answer:
         self.created = int(time.time())
 
     def head(self, kind: str) -> Json:
+        """What every object and every frame begins with."""
         return {
             "id": self.stream.request_id,
             "object": kind,
@@ -50,6 +51,7 @@ class Answer:
         }
 
     def usage(self) -> Json:
+        """Token counts so far; cached_tokens: prompt tokens found in the prefix cache."""
         record = self.stream.record
         prompt = (record.prompt_tokens or 0) if record else 0
         return {
@@ -68,6 +70,7 @@ class Answer:
         raise NotImplementedError
 
     def chunk(self, choice: Json) -> bytes:
+        """One frame, with the counts that `stream_options` asks for."""
         data = {**self.head(self.chunk_kind), "choices": [choice]}
         options = self.body.options
         if options.continuous_usage_stats:
@@ -119,6 +122,8 @@ class Answer:
 
 
 class CompletionAnswer(Answer):
+    """A text that goes on."""
+
     kind = chunk_kind = "text_completion"
     body: CompletionRequest
 
@@ -139,6 +144,8 @@ class CompletionAnswer(Answer):
 
 
 class ChatAnswer(Answer):
+    """A message of the assistant."""
+
     kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
     body: ChatRequest

@@ -47,6 +47,7 @@ class Api:
         self.num_streams = 0
 
     def routes(self) -> list[Route]:
+        """Every path and what answers it."""
         return [
             Route("/v1/models", self.models),
             Route("/v1/models/{model:path}", self.model),
@@ -61,6 +62,7 @@ class Api:
     # -- generation -----------------------------------------------------------------------
 
     async def completions(self, request: Request) -> Response:
+        """Continue a prompt; 16 tokens unless told otherwise, as OpenAI's API does."""
         body = parse(CompletionRequest, await request.body())
         prompt = body.one_prompt()
         if isinstance(prompt, str):
@@ -68,6 +70,7 @@ class Api:
         return await self._answer(request, body, prompt, 16, CompletionAnswer, "cmpl")
 
     async def chat(self, request: Request) -> Response:
+        """Answer a conversation, up to the end of the context unless told otherwise."""
         body = parse(ChatRequest, await request.body())
         messages = [message.plain() for message in body.messages]
         size = sum(len(message["content"]) for message in messages)
@@ -133,20 +136,24 @@ class Api:
         }
 
     async def models(self, request: Request) -> Response:
+        """A list of the one model here."""
         return JSONResponse({"object": "list", "data": [self._card()]})
 
     async def model(self, request: Request) -> Response:
+        """The model of this name, or a 404."""
         name = request.path_params["model"]
         if name != self.config.model_name:
             raise ApiError(404, f"no model {name!r} here", param="model", code="model_not_found")
         return JSONResponse(self._card())
 
     async def health(self, request: Request) -> Response:
+        """200, or 503 once the engine has stopped or the server is closing."""
         if self.loop.dead is not None:
             raise errors.unavailable(self.loop.dead)
         return JSONResponse({"status": "ok"})
 
     async def metrics(self, request: Request) -> Response:
+        """Counters for Prometheus; see prometheus.py."""
         return PlainTextResponse(
             self.loop.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8"
         )
@@ -157,6 +164,7 @@ class Api:
         return StreamingResponse(_text(trace), media_type="application/x-ndjson")
 
     async def openapi(self, request: Request) -> Response:
+        """The API's own description."""
         return JSONResponse(document(self.config.model_name))
 
 
@@ -189,6 +197,8 @@ class _Watched(Response):
 
 
 class WholeAnswer(_Watched):
+    """One JSON object when all is there; 503 if the request was aborted before."""
+
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             data = await self.answer.complete()
@@ -202,6 +212,8 @@ class WholeAnswer(_Watched):
 
 
 class StreamedAnswer(_Watched):
+    """Server-sent events as they come; its place among the streams was taken before."""
+
     HEADERS = (
         (b"content-type", b"text/event-stream; charset=utf-8"),
         (b"cache-control", b"no-cache"),

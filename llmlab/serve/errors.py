@@ -35,6 +35,7 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
 
     def body(self) -> dict[str, Any]:
+        """The error as JSON, its message cut to MAX_MESSAGE."""
         message = str(self)
         if len(message) > MAX_MESSAGE:
             message = message[:MAX_MESSAGE] + "..."
@@ -42,6 +43,7 @@ class ApiError(Exception):
         return {"error": error}
 
     def response(self) -> JSONResponse:
+        """The whole answer: status, body and headers."""
         return JSONResponse(self.body(), status_code=self.status, headers=self.headers)
 
 
@@ -67,6 +69,7 @@ def out_of_memory(message: str) -> ApiError:
 
 
 async def on_api_error(request: Request, error: Exception) -> JSONResponse:
+    """What was raised on purpose."""
     assert isinstance(error, ApiError)
     return error.response()
 

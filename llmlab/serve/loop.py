@@ -75,6 +75,7 @@ class EngineLoop:
     # -- asyncio side ---------------------------------------------------------------------
 
     def start(self) -> None:
+        """Start the engine's thread; its outputs come to the loop that runs now."""
         self._loop = asyncio.get_running_loop()
         self._dead = None
         self._thread.start()
@@ -94,6 +95,7 @@ class EngineLoop:
 
     @property
     def num_live(self) -> int:
+        """Requests that are handed over and not over."""
         return len(self._streams)
 
     def knows(self, request_id: str) -> bool:

@@ -60,6 +60,7 @@ class Histogram:
         self.counts = [0] * (len(self.bounds) + 1)
 
     def observe(self, value: float, times: int = 1) -> None:
+        """Count `times` samples of this value; a bound holds what equals it."""
         self.counts[bisect.bisect_left(self.bounds, value)] += times
         self.total += value * times
 
@@ -124,6 +125,7 @@ class Metrics:
                 self._observe("request_time_per_output_token_seconds", per_token)
 
     def set_gauges(self, running: int, waiting: int, kv_usage: float) -> None:
+        """What is so now. kv_usage: share of the blocks in use, 0 to 1."""
         with self._lock:
             self._gauges["num_requests_running"] = running
             self._gauges["num_requests_waiting"] = waiting

@@ -19,6 +19,8 @@ Body = TypeVar("Body", bound="GenerateRequest")
 
 
 class Strict(BaseModel):
+    """No conversion of types, and a field that is not known is an error."""
+
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
@@ -66,6 +68,7 @@ class GenerateRequest(Strict):
             raise ApiError(400, "stream_options needs stream = true", param="stream_options")
 
     def num_logprobs(self) -> int | None:
+        """How many log-probabilities to give beside each token's own; None for none at all."""
         raise NotImplementedError
 
     def sampling(self, default_max_tokens: int | None) -> SamplingParams:
@@ -92,6 +95,7 @@ class GenerateRequest(Strict):
 
     @property
     def options(self) -> StreamOptions:
+        """The stream's options, those of the standard if none were sent."""
         return self.stream_options or StreamOptions()
 
 
@@ -120,6 +124,8 @@ class CompletionRequest(GenerateRequest):
 
 
 class TextPart(Strict):
+    """A piece of a message's content; text is the only kind."""
+
     type: Literal["text"]
     text: str
 
@@ -132,6 +138,7 @@ class Message(Strict):
     name: str | None = None
 
     def plain(self) -> dict[str, str]:
+        """Role and text, as the tokenizer's chat template takes them."""
         content = self.content
         if isinstance(content, list):
             content = "".join(part.text for part in content)
@@ -140,6 +147,8 @@ class Message(Strict):
 
 
 class ResponseFormat(Strict):
+    """Plain text is the only format."""
+
     type: Literal["text"]
 
 
