@@ -19,7 +19,7 @@ from llmlab.check.worksheet import Item
 
 def _find(name: str) -> Item | Question:
     """A worksheet item, or else a question of the bank."""
-    return library.found("item", name, {**library.questions(), **library.items()})
+    return library.by_name("item", name, {**library.questions(), **library.items()})
 
 
 def check(

@@ -163,7 +163,7 @@ def questions() -> dict[str, Question]:
 
 def find_question(question_id: str) -> Question:
     """A question by id; ValueError lists near ids."""
-    return found("question", question_id, questions())
+    return by_name("question", question_id, questions())
 
 
 def worksheets() -> dict[str, Worksheet]:
@@ -176,7 +176,7 @@ def items() -> dict[str, Item]:
     return {item.id: item for sheet in worksheets().values() for item in sheet.items}
 
 
-def found(what: str, name: str, every: Mapping[str, T]) -> T:
+def by_name(what: str, name: str, every: Mapping[str, T]) -> T:
     """What has this name; ValueError lists near names."""
     if name not in every:
         raise ValueError(f"no {what} {str(name)[:80]!r}; {near(str(name), list(every))}")
@@ -194,9 +194,9 @@ def near(word: str, known: list[str]) -> str:
 
 def load_worksheet(name: str) -> Worksheet:
     """A worksheet by name ("b11"); ValueError lists near names."""
-    return found("worksheet", name, worksheets())
+    return by_name("worksheet", name, worksheets())
 
 
 def find_item(item_id: str) -> Item:
     """An item by id ("B11.ttft"); ValueError lists near ids."""
-    return found("item", item_id, items())
+    return by_name("item", item_id, items())

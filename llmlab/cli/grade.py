@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -12,10 +12,14 @@ from rich.table import Table
 from llmlab.cli.console import console
 from llmlab.cli.failing import fail
 
+if TYPE_CHECKING:
+    from llmlab.check.gradebook import Gradebook
+
 app = typer.Typer(add_completion=False)
 out = console()
 err = console(stderr=True)
 SMALL_CLASS = 64  # files
+SHOWN = 30  # files that were not graded, on the terminal
 
 
 @app.command(
@@ -70,7 +74,11 @@ def grade(
         fail(f"{error.filename}: {error.strerror}")
     if as_json:
         print(json.dumps(book.as_json(), ensure_ascii=False))
-        return
+    else:
+        _show(book, written)
+
+
+def _show(book: Gradebook, written: list[Path]) -> None:
     failed = [row for row in book.rows if not row.graded]
     flagged = sum(bool(row.flags) for row in book.rows)
     out.print(
@@ -81,9 +89,11 @@ def grade(
         table = Table(box=None, pad_edge=False)
         table.add_column("not graded", overflow="fold")
         table.add_column("reason", overflow="fold")
-        for row in failed[:30]:
+        for row in failed[:SHOWN]:
             table.add_row(_printable(row.file), _printable(row.reason))
         out.print(table)
+        if len(failed) > SHOWN:
+            out.print(f"and {len(failed) - SHOWN} more, in grades.csv")
     out.print("wrote " + ", ".join(str(p) for p in written), soft_wrap=True)
 
 
@@ -94,7 +104,8 @@ def _graded(
     target: Path,
     only: list[str],
     how: dict[str, Any],
-) -> Any:
+) -> Gradebook:
+    """Grade the folder, under a progress bar on a terminal. how: arguments of `make_runner`."""
     from rich.progress import Progress
 
     from llmlab.check.grade import Course, files_in, grader_of

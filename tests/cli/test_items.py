@@ -129,6 +129,17 @@ def test_a_course_from_key_to_grade(llmlab: Shell) -> None:
     )
 
 
+def test_files_that_were_not_graded_are_all_counted(llmlab: Shell) -> None:
+    (llmlab.folder / "r.csv").write_text("name\nAda\n")
+    (llmlab.folder / "in").mkdir()
+    for n in range(33):
+        (llmlab.folder / "in" / f"[{n}].json").write_text("{")
+    said = llmlab("grade", "in", "--roster", "r.csv")
+    assert "33 files: 0 graded, 33 not" in said
+    assert "[0].json" in said
+    assert "and 3 more, in grades.csv" in said
+
+
 def test_progress_goes_out_and_in(llmlab: Shell) -> None:
     _answer()
     assert json.loads(llmlab("report", "--export", "all.jsonl", "--json"))["events"] == 2
