@@ -177,6 +177,15 @@ def test_an_instructors_own_folder_is_used(tmp_path: Path, monkeypatch: pytest.M
     assert audit(5).problems == []
 
 
+def test_a_broken_question_stops_no_worksheet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _file(tmp_path, QUESTIONS.replace("level: L1", "level: L9"))
+    monkeypatch.setenv("LLMLAB_ITEMS", str(tmp_path))
+    assert check("B11.ttft", 400).state == "correct"
+    assert "level" in check("X.choice", "one").message
+
+
 def test_a_folder_with_both_kinds_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for kind, text in (("worksheets", GOOD), ("questions", QUESTIONS)):
         (tmp_path / kind).mkdir()
