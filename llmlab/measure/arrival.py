@@ -61,6 +61,7 @@ class Burst(Part):
     over_s: Seconds = 0.0
 
     def insert(self, times: Times) -> Times:
+        """The same number of send times [n], ascending; ValueError if too few come after at_s."""
         first = int(np.searchsorted(times, self.at_s))
         if first + self.num_prompts > len(times):
             raise ValueError(
@@ -81,10 +82,12 @@ class Closed(Part):
 
 
 class OpenLoop(Part):
+    """Send times that no answer changes; each kind says what they are without a burst."""
+
     burst: Burst | None = None
 
     def times(self, stop: Stop, rng: np.random.Generator) -> Times:
-        """Send times in seconds from the start, ascending."""
+        """Send times [n] in seconds from the start, ascending."""
         times = self._base(stop, rng)
         if stop.num_prompts is not None:
             times = times[: stop.num_prompts]

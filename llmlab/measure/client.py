@@ -85,6 +85,7 @@ class Endpoint:
         return self.base_url.rstrip("/").removesuffix("/v1") + PATHS[self.api]
 
     def request_headers(self) -> dict[str, str]:
+        """With the key, so not for the eye."""
         # A compressed stream arrives in lumps of the compressor's making.
         headers = {"Accept-Encoding": "identity", **self.headers}
         if self.api_key is not None:
@@ -99,6 +100,7 @@ class Endpoint:
         return text
 
     def request_body(self, call: Call) -> dict[str, Any]:
+        """The call as this API's JSON; fields of `call.body` go before the others."""
         body: dict[str, Any] = {"model": self.model, "max_tokens": call.max_tokens}
         if self.api == "chat":
             is_text = isinstance(call.prompt, str)
@@ -246,6 +248,7 @@ class LoadClient:
             raise
 
     def keep(self, request_id: str, text: str) -> None:
+        """Put an answer into `texts`, if they are wanted."""
         if self._keep_text:
             self.texts[request_id] = text
 

@@ -1,4 +1,7 @@
-"""Distributions of prompt and output lengths, in tokens, as they are written in a workload file."""
+"""Distributions of prompt and output lengths, in tokens, as they are written in a workload file.
+
+Each gives lengths [n] by `draw(n, rng)`.
+"""
 
 from __future__ import annotations
 

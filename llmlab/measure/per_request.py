@@ -65,20 +65,21 @@ class RequestMetrics:
     stream_rate: float | None = None
     e2e_rate: float | None = None
 
-    # What a limit is held against. Times run from the intended send where it is known, so that a
-    # late sender hides nothing; where tokens per event are unknown the raw gaps between events
-    # are judged, which is the stricter reading.
+    # What a limit is held against: a late sender hides nothing, an unknown count neither.
 
     @property
     def ttft_judged(self) -> float | None:
+        """TTFT from the intended send where it is known."""
         return self.ttft if self.ttft_from_schedule is None else self.ttft_from_schedule
 
     @property
     def e2e_judged(self) -> float | None:
+        """E2E from the intended send where it is known."""
         return self.e2e if self.e2e_from_schedule is None else self.e2e_from_schedule
 
     @property
     def gaps_judged(self) -> list[float]:
+        """The gaps per token; raw between events, the stricter reading, where a k is unknown."""
         return self.event_gaps if self.itl is None else self.itl
 
 

@@ -41,6 +41,7 @@ class Catalog:
 
     @classmethod
     def load(cls, path: str | Path, key: str, kind: str) -> Catalog:
+        """The entries under `key`; ValueError names the file and the entry that is none."""
         path = Path(path)
         content = read_yaml(path)
         entries = content.get(key) if isinstance(content, dict) else None

@@ -19,10 +19,11 @@ from llmlab.sched.request import Request
 
 @dataclass(slots=True)
 class StepPlan:
-    """One step. `scheduled` holds (request, n) once per request, decodes first under Chunked.
+    """What one step computes: `scheduled` holds (request, n tokens), each request once.
 
     `sampled`: the scheduled requests whose known tokens are all computed after this step, in
-    the order of `scheduled`; exactly these get a new token. `budget`: tokens left over.
+    the order of `scheduled`; exactly these get a new token. `preempted`: who lost its blocks for
+    it. `cache_hit_tokens`: of those admitted, found in the prefix cache. `budget`: tokens left.
     `known_sampled`: a scheduler that knows `sampled` as it plans may put it here.
     """
 
@@ -99,19 +100,23 @@ class Scheduler(ABC):
 
     @property
     @abstractmethod
-    def has_work(self) -> bool: ...
+    def has_work(self) -> bool:
+        """Has any accepted request not ended yet?"""
 
     @property
     @abstractmethod
-    def num_running(self) -> int: ...
+    def num_running(self) -> int:
+        """Requests that hold a seat: those a step may serve without admitting anyone."""
 
     @property
     @abstractmethod
-    def num_waiting(self) -> int: ...
+    def num_waiting(self) -> int:
+        """Requests in the queue, preempted ones too."""
 
     @property
     @abstractmethod
-    def num_blocks_used(self) -> int: ...
+    def num_blocks_used(self) -> int:
+        """KV blocks that somebody holds."""
 
     @abstractmethod
     def check_integrity(self) -> None:

@@ -82,6 +82,8 @@ class SamplingParams:
 
 
 class RequestStatus(Enum):
+    """Where a request is; a preempted one waits too, with output already."""
+
     WAITING = "waiting"
     RUNNING = "running"
     PREEMPTED = "preempted"

@@ -47,6 +47,7 @@ class Row:
         return str(self.setting["constants"])
 
     def counts(self, metric: str) -> bool:
+        """Was it measured, and does it enter the error?"""
         return metric in self.measured and metric not in self.left_out
 
 

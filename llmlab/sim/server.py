@@ -30,9 +30,13 @@ class Clock(Protocol):
 
     constants: Constants
 
-    def step_ns(self, shape: StepShape) -> int: ...
+    def step_ns(self, shape: StepShape) -> int:
+        """How long one step lasts, ns, at least 1."""
+        ...
 
-    def decode_run_ns(self, num_requests: int, kv_read: int, steps: int) -> NDArray[np.int64]: ...
+    def decode_run_ns(self, num_requests: int, kv_read: int, steps: int) -> NDArray[np.int64]:
+        """The same [steps] for a run of decodes; see `StepTime.decode_run_ns`."""
+        ...
 
 
 @dataclass(slots=True)
