@@ -136,7 +136,7 @@ def names(text: str) -> frozenset[str]:
     return frozenset(n.id for n in found)
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=8192, typed=True)  # 0.1 and the fraction of its bits are equal
 def exact(number: Value) -> Fraction:
     """The decimal number that was written: 0.1 is one tenth. ValueError for NaN and infinity."""
     return Fraction(repr(number)) if isinstance(number, float) else Fraction(number)
