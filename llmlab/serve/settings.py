@@ -59,7 +59,7 @@ class ServeConfig:
 
 def is_loopback(host: str) -> bool:
     """True for localhost, 127.0.0.0/8 and ::1; any other name may resolve to anywhere."""
-    if host == "localhost":
+    if host.lower() == "localhost":
         return True
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback

@@ -252,7 +252,7 @@ def test_an_address_others_can_reach_needs_a_key(host):
     assert ServeConfig(host=host, api_key=KEY).host == host
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.8.9.1"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LocalHost", "::1", "127.8.9.1"])
 def test_addresses_of_this_machine_need_none(host):
     assert ServeConfig(host=host).api_key is None
 
