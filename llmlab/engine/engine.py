@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from itertools import count
 from typing import Any
 
 import torch
@@ -20,16 +18,16 @@ import torch
 from llmlab.config import EngineConfig, require
 from llmlab.engine import overlap
 from llmlab.engine.attention import Attention
-from llmlab.engine.live import Live, TokenOutput, make_request
+from llmlab.engine.live import TokenOutput
 from llmlab.engine.model import Model
 from llmlab.engine.overlap import Flight
 from llmlab.engine.parts import choose_async, choose_config, make_scheduler
 from llmlab.engine.passes import never_fits
 from llmlab.engine.recorder import Recorder
+from llmlab.engine.requests import Requests
 from llmlab.engine.runner import MakeRunner, for_device
-from llmlab.engine.sampler import logprobs_of
 from llmlab.sched.plan import Scheduler, StepPlan
-from llmlab.sched.request import Request, SamplingParams
+from llmlab.sched.request import SamplingParams
 from llmlab.trace import RequestRecord, StepRecord, Trace
 
 
@@ -76,8 +74,7 @@ class Engine:
         if self.async_scheduling:
             self.trace.meta["async_scheduling"] = True
         self._record = Recorder(self.trace)
-        self._live: dict[str, Live] = {}
-        self._count = count()
+        self._requests = Requests(model, self.scheduler, self._record, clock)
         self._flying: Flight | None = None
         self._fitted = (0, 0)  # tokens and requests of the largest step so far
         self._lock = threading.RLock()
@@ -104,7 +101,7 @@ class Engine:
         came to the engine, does not. A server that keeps requests until then states it itself.
         """
         record = RequestRecord(
-            request_id=request_id if request_id is not None else self._fresh_id(),
+            request_id=request_id if request_id is not None else self._requests.fresh_id(),
             class_name=class_name,
             t_sched=t_sched,
             t_send=self.clock() if t_send is None else t_send,
@@ -115,34 +112,19 @@ class Engine:
             require(bool(ids), "Request", "prompt", prompt, "at least one token")
             arrived = self.clock() if t_queued is None else t_queued
             with self._lock:
-                self._take(record, ids, params, priority, arrived)
+                self._requests.take(record, ids, params, priority, arrived)
         except ValueError as error:
             with self._lock:
                 self._record.rejected(record, str(error), self.clock())
             raise
         return record.request_id
 
-    def _take(
-        self,
-        record: RequestRecord,
-        ids: list[int],
-        params: SamplingParams | None,
-        priority: int,
-        arrived: int,
-    ) -> None:
-        name = record.request_id
-        require(name not in self.trace.requests, "Request", "request_id", name, "unused")
-        request = make_request(self.model, name, ids, params, priority)
-        self.scheduler.add(request)
-        self._live[name] = Live(request, self.tokenizer)
-        self._record.queued(record, request, arrived)
-
     def abort(self, request_id: str) -> bool:
         """Cancel a request in any state, from any thread. True if it was still alive.
 
         Its blocks are free at once, or at the end of the step that is running in another thread.
         """
-        alive = request_id in self._live
+        alive = request_id in self._requests
         if alive:
             self._aborts.append(request_id)
             self._take_aborts(blocking=False)
@@ -169,7 +151,7 @@ class Engine:
         flight, failure = self._launch(plan, start) if plan.scheduled else (None, "")
         outputs += self._land_flying()
         if failure:
-            outputs += self._fail([request for request, _ in plan.scheduled], failure)
+            outputs += self._requests.fail([r for r, _ in plan.scheduled], failure)
         elif flight is not None and self.async_scheduling:
             self._take_off(flight)
         elif flight is not None:
@@ -179,7 +161,7 @@ class Engine:
     def _launch(self, plan: StepPlan, start: int) -> tuple[Flight | None, str]:
         """Forward pass and draw, waiting for neither; or why not even the memory suffices."""
         record, sampled = self._record.planned(plan, start), list(plan.sampled)
-        rows = [self._live[request.request_id].row() for request in sampled]
+        rows = self._requests.rows(sampled)
         try:
             batch = self.runner.build(plan)
             if (flying := self._flying) is not None and flying.tokens is not None:
@@ -218,16 +200,16 @@ class Engine:
         if flight is self._flying:
             self._flying = None
             overlap.land(self.scheduler, flight.sampled, tokens)
-            outputs = self._emit(flight, tokens)
+            outputs = self._requests.read(flight, tokens)
         else:
             self.scheduler.commit(flight.plan, tokens)
-            outputs = self._emit(flight, tokens)
+            outputs = self._requests.read(flight, tokens)
             self._record.committed(flight.record, self.scheduler)
         now = self.clock()
         for output in outputs:
             output.t = now
         self._record.stepped(flight.record, [o.request_id for o in outputs], now)
-        self._close(outputs, now)
+        self._requests.hand_out(outputs, now)
         return outputs
 
     def _read_timers(self, flight: Flight, waited: bool) -> None:
@@ -252,12 +234,11 @@ class Engine:
         Closing the generator, or setting `stop`, cancels the request and frees its blocks. Several
         threads may stream from one engine: whoever runs a step, each gets all of its own tokens.
         """
-        inbox: deque[TokenOutput] = deque()
         with self._lock:  # no other thread's step may come before there is an inbox
             request_id = self.add(prompt, params, **more)
-            self._live[request_id].inbox = inbox
+            inbox = self._requests.open_inbox(request_id)
         try:
-            while (inbox or request_id in self._live) and not (stop and stop.is_set()):
+            while (inbox or request_id in self._requests) and not (stop and stop.is_set()):
                 if not inbox:
                     self.step()
                 elif (output := inbox.popleft()).finish_reason == "error":
@@ -274,72 +255,18 @@ class Engine:
 
     # ------------------------------------------------------------ inside
 
-    def _fresh_id(self) -> str:
-        names = map("req-{}".format, self._count)
-        return next(name for name in names if name not in self.trace.requests)
-
-    def _emit(self, flight: Flight, tokens: Sequence[int]) -> list[TokenOutput]:
-        """Text and finish reason of every sampled request that is still alive."""
-        outputs = []
-        for row, (request, token) in enumerate(zip(flight.sampled, tokens, strict=True)):
-            live = self._live.get(request.request_id)
-            if live is None or live.request is not request:
-                continue  # aborted, or over with the token before
-            output = live.take(token, self.scheduler)
-            wanted = request.params.logprobs
-            if wanted is not None and flight.logits is not None:
-                output.logprobs = [logprobs_of(flight.logits[row], token, wanted)]
-            outputs.append(output)
-        return outputs
-
-    def _fail(self, requests: Sequence[Request], reason: str) -> list[TokenOutput]:
-        """End requests that cannot be computed; the others go on."""
-        outputs, now = [], self.clock()
-        for request in requests:
-            live = self._live.pop(request.request_id, None)
-            if live is None:
-                continue
-            self.scheduler.abort(request.request_id)
-            overlap.forget(request)
-            request.finish_reason = "error"
-            self._record.failed(request, reason, now)
-            output = TokenOutput(request.request_id, [], live.text.flush(), now, "error")
-            if live.inbox is not None:
-                live.inbox.append(output)
-            outputs.append(output)
-        warnings.warn(reason, RuntimeWarning, stacklevel=4)
-        return outputs
-
     def _crash(self, flight: Flight, reason: str) -> None:
         """A step under way came to nothing: what its requests know by now cannot be trusted."""
         if flight is self._flying:
             self._flying = None
-            self._fail(flight.sampled, reason)
+            self._requests.fail(flight.sampled, reason)
             self.scheduler.reset_prefix_cache()
-
-    def _close(self, outputs: Sequence[TokenOutput], now: int) -> None:
-        """Hand outputs to streams and forget the requests that ended."""
-        for output in outputs:
-            live = self._live[output.request_id]
-            if live.inbox is not None:
-                live.inbox.append(output)
-            if live.request.finished:
-                self._record.finished(live.request, now)
-                del self._live[output.request_id]
 
     def _take_aborts(self, *, blocking: bool = True) -> None:
         """End the requests whose abort was asked for; whoever holds the lock does it for all."""
         while self._aborts and self._lock.acquire(blocking=blocking):
             try:
                 while self._aborts:
-                    self._end(self._aborts.popleft())
+                    self._requests.end(self._aborts.popleft())
             finally:
                 self._lock.release()
-
-    def _end(self, request_id: str) -> None:
-        live = self._live.pop(request_id, None)
-        if live is not None:
-            if not self.scheduler.abort(request_id):  # over, but its last token is on its way
-                live.request.finish_reason, live.request.stop_reason = "abort", None
-            overlap.forget(live.request)
-            self._record.finished(live.request, self.clock())
