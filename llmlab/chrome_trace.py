@@ -9,9 +9,7 @@ measured or left out here: a span is two stamps of the trace.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from llmlab.trace import RequestRecord, StepRecord, Trace
@@ -41,12 +39,6 @@ def to_chrome(trace: Trace) -> dict[str, Any]:
         events += _step_events(step, workers[step.worker], tracks, t0)
     other = {"t0_ns": t0, **{key: str(value) for key, value in trace.meta.items()}}
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": other}
-
-
-def write_chrome(trace: Trace, path: str | Path) -> None:
-    """Write `to_chrome` as JSON."""
-    text = json.dumps(to_chrome(trace), allow_nan=False)
-    Path(path).write_text(text, encoding="utf-8")
 
 
 def _request_events(record: RequestRecord, track: int, t0: int) -> Iterator[Event]:

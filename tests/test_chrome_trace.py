@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 
-from llmlab.chrome_trace import ENGINE, REQUESTS, to_chrome, write_chrome
+from llmlab.chrome_trace import ENGINE, REQUESTS, to_chrome
 from llmlab.trace import RequestRecord, StepRecord, TokenEvent, Trace
 from tests.test_trace import traces
 
@@ -90,9 +89,8 @@ def test_tokens_and_the_end_are_instants() -> None:
     assert instants[1]["args"]["tokens"] == 2
 
 
-def test_every_track_has_a_name_and_no_event_is_before_zero(tmp_path: Path) -> None:
-    write_chrome(example(), tmp_path / "t.json")
-    chrome = json.loads((tmp_path / "t.json").read_text())
+def test_every_track_has_a_name_and_no_event_is_before_zero() -> None:
+    chrome = to_chrome(example())
     events = chrome["traceEvents"]
     named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
     assert {(e["pid"], e["tid"]) for e in events if e["ph"] in "Xi"} <= named

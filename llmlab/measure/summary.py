@@ -240,9 +240,3 @@ class Summary:
         from llmlab.measure.tables import csv_text
 
         return csv_text(self)
-
-    def to_html(self) -> str:
-        """One self-contained page with plots; see report.html."""
-        from llmlab.measure.report import html
-
-        return html(self)
