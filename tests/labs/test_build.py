@@ -61,26 +61,26 @@ def test_the_same_source_gives_the_same_bytes(tmp_path):
     assert len({c["id"] for c in notebook["cells"]}) == len(notebook["cells"])
 
 
-@pytest.mark.parametrize(
-    ("bad", "line", "what"),
-    [
-        ('# %% name="a"\n### BEGIN SOLUTION\nx = 1\n', 2, "BEGIN without END"),
-        ('# %% name="a"\nx = 1\n### END SOLUTION\n', 3, "END without BEGIN"),
-        (
-            '# %% name="a"\n### BEGIN SOLUTION\n### BEGIN SOLUTION\nx = 1\n### END SOLUTION\n',
-            3,
-            "BEGIN inside",
-        ),
-        ('# %% name="a"\nx = 1  ### BEGIN SOLUTION\n### END SOLUTION\n', 2, "not alone"),
-        ('# %% name="a"\n### BEGIN SOLUTION\n\n### END SOLUTION\n', 4, "empty"),
-        ("# %%\nx = 1\n", 1, "without a name"),
-        ('# %% name="a"\nx = 1\n\n# %% name="a"\ny = 2\n', 4, "twice"),
-    ],
-)
-def test_a_bad_marker_is_an_error_with_file_and_line(bad, line, what):
-    with pytest.raises(SourceError, match=what) as caught:
-        parse(bad, "labs/source/01_x.py").blanks()
-    assert str(caught.value).startswith(f"labs/source/01_x.py:{line}:")
+BAD = [
+    ('# %% name="a"\n### BEGIN SOLUTION\nx = 1\n', 2, "BEGIN without END"),
+    ('# %% name="a"\nx = 1\n### END SOLUTION\n', 3, "END without BEGIN"),
+    (
+        '# %% name="a"\n### BEGIN SOLUTION\n### BEGIN SOLUTION\nx = 1\n### END SOLUTION\n',
+        3,
+        "BEGIN inside",
+    ),
+    ('# %% name="a"\nx = 1  ### BEGIN SOLUTION\n### END SOLUTION\n', 2, "not alone"),
+    ('# %% name="a"\n### BEGIN SOLUTION\n\n### END SOLUTION\n', 4, "empty"),
+    ("# %%\nx = 1\n", 1, "without a name"),
+    ('# %% name="a"\nx = 1\n\n# %% name="a"\ny = 2\n', 4, "twice"),
+]
+
+
+def test_a_bad_marker_is_an_error_with_file_and_line():
+    for bad, line, what in BAD:
+        with pytest.raises(SourceError, match=what) as caught:
+            parse(bad, "labs/source/01_x.py").blanks()
+        assert str(caught.value).startswith(f"labs/source/01_x.py:{line}:")
 
 
 def test_the_leak_scan_sees_an_answer_that_stands_elsewhere_in_the_lab():
@@ -111,19 +111,16 @@ FRAMED = """\
 """
 
 
-@pytest.mark.parametrize(
-    ("cut", "missing"),
-    [
+def test_a_lab_without_its_frame_is_a_fault():
+    assert frame_faults(parse(FRAMED, "x/98_demo.py")) == []
+    for cut, missing in (
         ("**Answer this first**", "Answer this first"),
         ("## Wrap-up", "## Wrap-up"),
         ("short answer", "the short and the full answer"),
         ("**Interview questions this lab prepares**", "interview questions"),
-    ],
-)
-def test_a_lab_without_its_frame_is_a_fault(cut, missing):
-    assert frame_faults(parse(FRAMED, "x/98_demo.py")) == []
-    (fault,) = frame_faults(parse(FRAMED.replace(cut, "-"), "x/98_demo.py"))
-    assert missing in fault
+    ):
+        (fault,) = frame_faults(parse(FRAMED.replace(cut, "-"), "x/98_demo.py"))
+        assert missing in fault
 
 
 def test_a_drawing_keeps_its_lines_and_scrolls():

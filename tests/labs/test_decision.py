@@ -19,13 +19,13 @@ def store():
     return Store(None)
 
 
-@pytest.mark.parametrize("blank", [..., None, "", "  \n"])
-def test_no_rubric_before_the_text(store, blank):
-    shown = write(ID, blank, store=store)
-    assert isinstance(shown, Result)
-    assert shown.state == "not answered yet"
-    assert "limits" not in repr(shown)
-    assert score(shown, RUBRIC, store=store).state == "not answered yet"
+def test_no_rubric_before_the_text(store):
+    for blank in (..., None, "", "  \n"):
+        shown = write(ID, blank, store=store)
+        assert isinstance(shown, Result)
+        assert shown.state == "not answered yet"
+        assert "limits" not in repr(shown)
+        assert score(shown, RUBRIC, store=store).state == "not answered yet"
     assert list(store.events()) == []
 
 
@@ -41,17 +41,18 @@ def test_the_same_text_is_kept_once_a_changed_one_beside_it(store):
     assert [e.data["text"] for e in store.events("prose", ID)] == ["One.", "Two."]
 
 
-@pytest.mark.parametrize(
-    ("met", "state"),
-    [(RUBRIC, "correct"), (["result"], "partial"), ([], "incorrect"), (..., "not answered yet")],
-)
-def test_the_writer_scores_by_the_rubric(store, met, state):
-    assert score(write(ID, "Ship it.", store=store), met, store=store).state == state
-
-
-@pytest.mark.parametrize("met", [["style"], "result", 3])
-def test_a_criterion_that_is_none_is_told_so(store, met):
-    assert score(write(ID, "Ship it.", store=store), met, store=store).state == "error"
+def test_the_writer_scores_by_the_rubric_and_a_criterion_that_is_none_is_told_so(store):
+    written = write(ID, "Ship it.", store=store)
+    for met, state in (
+        (RUBRIC, "correct"),
+        (["result"], "partial"),
+        ([], "incorrect"),
+        (..., "not answered yet"),
+        (["style"], "error"),
+        ("result", "error"),
+        (3, "error"),
+    ):
+        assert score(written, met, store=store).state == state, met
 
 
 def test_a_question_that_is_not_prose_is_refused(store):
@@ -59,9 +60,9 @@ def test_a_question_that_is_not_prose_is_refused(store):
         write("B10.not-shown", "text", store=store)
 
 
-@pytest.mark.parametrize(
-    ("limit", "state", "said"),
-    [
+def test_a_token_limit_is_judged_by_what_it_does(tmp_path, monkeypatch):
+    monkeypatch.setenv("LLMLAB_DATA_DIR", str(tmp_path))
+    for limit, state, said in (
         (..., "not answered yet", ""),
         (True, "error", "whole number"),
         (4, "error", "whole number"),
@@ -69,13 +70,10 @@ def test_a_question_that_is_not_prose_is_refused(store):
         (2048, "incorrect", "chat gap p95"),
         (8192, "incorrect", "p99"),
         (128, "incorrect", "TTFT"),
-    ],
-)
-def test_a_token_limit_is_judged_by_what_it_does(limit, state, said, tmp_path, monkeypatch):
-    monkeypatch.setenv("LLMLAB_DATA_DIR", str(tmp_path))
-    result = check_limit(limit, requests=100)
-    assert result.state == state
-    assert said in result.message
+    ):
+        result = check_limit(limit, requests=100)
+        assert result.state == state, limit
+        assert said in result.message
 
 
 def test_the_illustrated_traces_have_the_gaps_of_their_steps():

@@ -49,24 +49,24 @@ def last_of_the_prompt_twice(forward, prompt, count):
     return answer
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        (all_again, "cached already"),
-        (token_by_token, "into pieces"),
-        (one_too_many, "one pass too many"),
-        (one_short, "must be a list of 4"),
-        (last_of_the_prompt_twice, "other tokens"),
-        (lambda f, p, n: p + generate(f, p, n), "only the new tokens"),
-        (lambda f, p, n: f(p), "must be a list"),
-        (lambda f, p, n: generate(f, p, n) and None, "returns None"),
-        (lambda f, p, n: [f(p), f(7)], "TypeError"),
-    ],
-)
-def test_each_usual_mistake_is_named(wrong, said):
-    result = check_generate(wrong)
-    assert result.state == "incorrect"
-    assert said in result.message
+MISTAKES = [
+    (all_again, "cached already"),
+    (token_by_token, "into pieces"),
+    (one_too_many, "one pass too many"),
+    (one_short, "must be a list of 4"),
+    (last_of_the_prompt_twice, "other tokens"),
+    (lambda f, p, n: p + generate(f, p, n), "only the new tokens"),
+    (lambda f, p, n: f(p), "must be a list"),
+    (lambda f, p, n: generate(f, p, n) and None, "returns None"),
+    (lambda f, p, n: [f(p), f(7)], "TypeError"),
+]
+
+
+def test_each_usual_mistake_is_named():
+    for wrong, said in MISTAKES:
+        result = check_generate(wrong)
+        assert result.state == "incorrect", said
+        assert said in result.message
 
 
 def test_a_stub_is_not_answered_yet():

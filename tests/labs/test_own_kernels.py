@@ -27,6 +27,7 @@ from llmlab.labs.own_kernels import (
     show_loads,
 )
 from llmlab.sched import SamplingParams
+from tests.labs.cells import run_cells
 from tests.labs.own_kernels_source import DECODE, WRITE, made
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,11 +125,11 @@ WRONG_WRITES = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "said"), WRONG_WRITES)
-def test_each_usual_mistake_of_a_kv_write_is_named(changes, said):
-    result = check_kv_write(made(WRITE, *changes))
-    assert result.state == "incorrect"
-    assert said in result.message
+def test_each_usual_mistake_of_a_kv_write_is_named():
+    for changes, said in WRONG_WRITES:
+        result = check_kv_write(made(WRITE, *changes))
+        assert result.state == "incorrect", said
+        assert said in result.message
 
 
 def test_a_stub_is_not_answered_yet_and_a_plain_function_is_no_kernel():
@@ -205,44 +206,28 @@ print(*[check_kv_write(made(WRITE)).state, check_decode(made(DECODE)).state,
         check_decode(plain).state], sep="|")
 """
 
-WITHOUT = """
-import sys
-sys.modules["triton"] = None
-from IPython.core.interactiveshell import InteractiveShell
-import json
-shell = InteractiveShell.instance()
-states = []
-for cell in json.load(open(sys.argv[1]))["cells"]:
-    if cell["cell_type"] == "code":
-        done = shell.run_cell("".join(cell["source"]), store_history=False)
-        done.raise_error()
-        states.append(getattr(done.result, "state", ""))
-print("|".join(s for s in states if s))
-"""
-
-
-def run(code: str, tmp_path: Path, *arguments: str) -> str:
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    environment |= {"LLMLAB_DATA_DIR": str(tmp_path), "LLMLAB_FAST": "1"}
-    environment.pop("PYTEST_CURRENT_TEST", None)
-    command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250
-    )
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
-    return done.stdout
-
 
 @pytest.mark.slow
 def test_a_process_that_has_imported_triton_already_is_mended(tmp_path):
-    assert run(FIRST, tmp_path).splitlines()[-1] == "correct|correct|correct"
+    gone = ("PYTEST_CURRENT_TEST", "TRITON_INTERPRET")
+    environment = {name: value for name, value in os.environ.items() if name not in gone}
+    environment |= {"LLMLAB_DATA_DIR": str(tmp_path), "LLMLAB_FAST": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines()[-1] == "correct|correct|correct"
 
 
 @pytest.mark.slow
 def test_without_triton_every_cell_runs_and_says_why_no_kernel_does(tmp_path):
     """macOS and Windows have no Triton; softmax, formula and questions go on all the same."""
-    said = run(WITHOUT, tmp_path, str(ROOT / "solutions" / "10_triton.ipynb"))
-    states = said.splitlines()[-1].split("|")
-    assert states.count("not answered yet") == 2  # the two kernels
-    assert states.count("correct") == 3
-    assert "Linux on x86-64 only" in said
+    ran = run_cells(ROOT / "solutions" / "10_triton.ipynb", tmp_path, "triton")
+    assert ran.states.count("not answered yet") == 2  # the two kernels
+    assert ran.states.count("correct") == 3
+    assert "Linux on x86-64 only" in ran.printed

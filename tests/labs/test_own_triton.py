@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 import torch
 
@@ -52,20 +50,17 @@ def test_every_load_and_store_is_written_down():
     assert "3 programs" in seen._repr_mimebundle_()["text/plain"]
 
 
-@pytest.mark.parametrize(
-    ("by", "said"),
-    [
-        (1, r"stores to out\[4\], but its last element is out\[3\]"),
-        (-1, r"stores to out\[-1\], before"),
-    ],
-)
-def test_a_store_outside_is_an_error_and_does_not_happen(by, said):
+def test_a_store_outside_is_an_error_and_does_not_happen():
     whole = torch.zeros(6)
-    with pytest.raises(Exception, match="OutOfBounds") as error:
-        shifted_kernel[(1,)](torch.ones(4), whole[1:5], by, BLOCK=4)
-    assert isinstance(error.value.__cause__, OutOfBounds)
-    assert re.search(said, str(error.value))
-    assert whole.tolist() == [0] * 6
+    for by, said in (
+        (1, "stores to out[4], but its last element is out[3]"),
+        (-1, "stores to out[-1], before"),
+    ):
+        with pytest.raises(Exception, match="OutOfBounds") as error:
+            shifted_kernel[(1,)](torch.ones(4), whole[1:5], by, BLOCK=4)
+        assert isinstance(error.value.__cause__, OutOfBounds)
+        assert said in str(error.value)
+        assert whole.tolist() == [0] * 6
 
 
 def test_a_load_outside_names_program_and_place():

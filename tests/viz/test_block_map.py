@@ -103,6 +103,13 @@ def test_a_pool_too_small_preempts_and_counts_the_work_done_twice():
     assert tokens[8] > tokens[24]
 
 
+class Undrawn(BlockPanel):
+    """Without its figure: it is what takes time."""
+
+    def _show(self, said):
+        return said
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     cache=st.booleans(),
@@ -110,7 +117,7 @@ def test_a_pool_too_small_preempts_and_counts_the_work_done_twice():
     moves=st.lists(st.sampled_from(["add", "step", "step", "step", "abort"]), max_size=25),
 )
 def test_the_map_agrees_with_the_pool_after_every_move(cache, pool, moves):
-    panel = _bare(pool, cache)
+    panel = Undrawn(pool, 4, cache)
     for move in moves:
         if move == "add" and panel._added < 20:
             panel.add(14, 6, 8)
@@ -127,33 +134,6 @@ def test_the_map_agrees_with_the_pool_after_every_move(cache, pool, moves):
                 assert r.request_id in last.holders
                 assert all(shot.blocks[b].tokens == shot.block_size for b in r.table[:-2])
         panel.scheduler.check_integrity()
-
-
-def _bare(pool: int, cache: bool) -> BlockPanel:
-    """A panel without its figure: it is what takes time."""
-    panel = BlockPanel(pool, 4, cache)
-    panel._slot.children, panel.figure = [], _NoFigure()
-    return panel
-
-
-class _NoFigure:
-    def batch_update(self):
-        raise AssertionError("replaced below")
-
-
-@pytest.fixture(autouse=True)
-def quick_figure(monkeypatch):
-    from contextlib import nullcontext
-
-    from llmlab.viz.panels import block_panel
-
-    drawn = block_panel.update_block_map
-    monkeypatch.setattr(_NoFigure, "batch_update", lambda self: nullcontext())
-    monkeypatch.setattr(
-        block_panel,
-        "update_block_map",
-        lambda figure, shot: None if isinstance(figure, _NoFigure) else drawn(figure, shot),
-    )
 
 
 def test_the_figure_says_what_the_snapshot_says():

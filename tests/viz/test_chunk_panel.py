@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from llmlab.engine import load_model
@@ -24,6 +22,7 @@ from llmlab.viz.trials import (
     trial_of,
     verdict_rows,
 )
+from tests.viz.idle import wait_idle
 from tests.viz.speed import seconds_a_move
 
 LIMITS = {CHAT_TTFT: 700.0, CHAT_GAP: 50.0, DOCUMENT_TTFT: 2000.0}
@@ -152,9 +151,7 @@ def test_a_real_run_has_no_limits_and_says_measured():
     panel.where.value = REAL
     panel.budget.box.value = 256
     panel.go.click()
-    end = time.monotonic() + 30
-    while panel.live.busy and time.monotonic() < end:
-        time.sleep(0.01)
+    wait_idle(panel.live)
     assert "Measured" in panel.status.value
     assert panel._limits(panel.trace) == {}
     assert "simulated" not in panel.strip.layout.title.text

@@ -7,13 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmlab.viz.live import LiveRun, Throttle
-
-
-def wait_idle(live: LiveRun) -> None:
-    end = time.monotonic() + 5
-    while live.busy and time.monotonic() < end:
-        time.sleep(0.001)
-    assert not live.busy
+from tests.viz.idle import wait_idle
 
 
 def test_a_second_start_is_refused_while_one_runs():

@@ -10,6 +10,7 @@ from llmlab.config import EngineConfig
 from llmlab.engine import Engine, load_model
 from llmlab.viz.panels.knob_panel import KnobPanel
 from llmlab.viz.panels.request_panel import RequestPanel, show_request
+from tests.viz.idle import wait_idle
 
 
 @pytest.fixture(scope="module")
@@ -23,17 +24,10 @@ def engine(model):
     return Engine(model, config=EngineConfig(max_num_batched_tokens=64, max_model_len=limit))
 
 
-def wait_idle(panel, seconds=10.0):
-    end = time.monotonic() + seconds
-    while panel.live.busy and time.monotonic() < end:
-        time.sleep(0.005)
-    assert not panel.live.busy
-
-
 def test_a_run_shows_the_text_the_timeline_and_four_numbers(engine):
     panel = RequestPanel(engine, "hello", max_tokens=12)
     panel.start()
-    wait_idle(panel)
+    wait_idle(panel.live)
     assert "Done" in panel.status.value
     assert panel.card.value.count('role="listitem"') == 4
     bars = {bar.name: len(bar.x) for bar in panel.figure.data}
@@ -52,7 +46,7 @@ def test_stop_ends_within_a_step_and_frees_the_blocks(engine):
     assert engine.scheduler.num_blocks_used > 0
     panel.halt.click()
     before = len(engine.trace.steps)
-    wait_idle(panel)
+    wait_idle(panel.live)
     assert len(engine.trace.steps) <= before + 2  # the one that ran, and one just let through
     assert engine.scheduler.num_blocks_used == 0
     assert "Stopped" in panel.status.value
@@ -78,20 +72,20 @@ def test_a_second_run_while_one_runs_is_refused(engine):
 def test_an_error_in_the_engine_is_shown_and_the_panel_lives_on(engine):
     panel = RequestPanel(engine, "x" * 5000)
     panel.start()
-    wait_idle(panel)
+    wait_idle(panel.live)
     assert "ValueError" in panel.status.value
     panel.prompt.value = "short"
     panel.start()
-    wait_idle(panel)
+    wait_idle(panel.live)
     assert "Done" in panel.status.value
 
 
 def test_each_settled_knob_sends_one_request_of_that_size(engine):
     panel = KnobPanel(engine, prompt_tokens=16, output_tokens=4)
     panel.prompt.slider.value = 32
-    wait_idle(panel)
+    wait_idle(panel.live)
     panel.output.box.value = 8
-    wait_idle(panel)
+    wait_idle(panel.live)
     assert [(r.prompt_tokens, r.output_tokens) for r in panel.runs] == [(32, 4), (32, 8)]
     last = list(engine.trace.requests.values())[-1]
     assert (last.prompt_tokens, last.completion_tokens) == (32, 8)
@@ -117,8 +111,8 @@ def test_two_panels_and_a_cell_on_one_engine_each_get_all_their_tokens(engine):
     asked.start()
     knobs.start()
     mine = knobs.run(24, 30)
-    wait_idle(asked)
-    wait_idle(knobs)
+    wait_idle(asked.live)
+    wait_idle(knobs.live)
     assert "Done" in asked.status.value
     assert mine is not None
     assert {run.output_tokens for run in knobs.runs} == {30, 40}
@@ -126,12 +120,12 @@ def test_two_panels_and_a_cell_on_one_engine_each_get_all_their_tokens(engine):
     assert engine.scheduler.num_blocks_used == 0
 
 
-@pytest.mark.parametrize("size", [("a", 3), (16.5, 2), (0, 2), (16, -1)])
-def test_a_size_that_is_none_names_what_is_wrong(engine, size):
-    with pytest.raises(
-        ValueError, match=r"KnobPanel\.(prompt|output)_tokens = .*: must be a whole"
-    ):
-        KnobPanel(engine).run(*size)
+def test_a_size_that_is_none_names_what_is_wrong(engine):
+    panel = KnobPanel(engine)
+    for size in (("a", 3), (16.5, 2), (0, 2), (16, -1)):
+        said = r"KnobPanel\.(prompt|output)_tokens = .*: must be a whole"
+        with pytest.raises(ValueError, match=said):
+            panel.run(*size)
     assert not engine.trace.requests
 
 

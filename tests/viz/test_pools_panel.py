@@ -133,8 +133,3 @@ def test_a_split_compares_as_many_devices_in_words_and_without_a_widget(panel):
     assert text.startswith("Simulated. At ")
     assert "3x colocated: within both" in text
     assert "30" in text.splitlines()[2]
-
-
-def test_a_link_that_is_not_in_the_catalog_is_answered_with_those_that_are():
-    with pytest.raises(ValueError, match=r"interconnect = 'nope': must be one of .*nvlink"):
-        PoolsPanel(interconnect="nope")

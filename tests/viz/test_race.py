@@ -21,6 +21,7 @@ from llmlab.viz.race import (
     race_simulated,
     speed_up,
 )
+from tests.viz.idle import wait_idle
 from tests.viz.speed import seconds_a_move
 
 
@@ -113,19 +114,12 @@ def test_a_knob_runs_the_race_anew_and_says_simulated():
     assert panel.laps[0].slots == 12  # what is on the screen is what the knobs say
 
 
-def wait_idle(panel, seconds=20.0):
-    end = time.monotonic() + seconds
-    while panel.live.busy and time.monotonic() < end:
-        time.sleep(0.005)
-    assert not panel.live.busy
-
-
 def test_a_real_race_in_the_panel_ends_and_draws(model):
     panel = RacePanel(model)
     panel.where.value = REAL
     panel.requests.box.value = 8
     panel.go.click()
-    wait_idle(panel)
+    wait_idle(panel.live)
     assert "Measured" in panel.status.value
     assert not panel.laps[0].trace.simulated
     assert not panel.go.disabled
@@ -172,7 +166,7 @@ def test_stop_ends_a_real_race_within_a_step(model, monkeypatch):
         time.sleep(0.002)
     panel.halt.click()
     before = len(steps)
-    wait_idle(panel)
+    wait_idle(panel.live)
     assert len(steps) <= before + 1  # the one that had just been let through
     assert "Stopped" in panel.status.value
 

@@ -8,7 +8,6 @@ from llmlab.engine import load_model
 from llmlab.perf.hardware import Hardware, hardware_catalog, load_hardware
 from llmlab.perf.models import models_catalog
 from llmlab.perf.roofline import attainable_flops
-from llmlab.viz.exercise import attempt
 from llmlab.viz.panels.roofline_panel import RooflinePanel
 from llmlab.viz.walk import decode_walk, prefill_walk, show_walk
 from tests.viz.speed import seconds_a_move
@@ -65,26 +64,3 @@ def test_the_walk_measures_the_steps_it_names():
     assert (
         "batch 4" in show_walk(decode + prefill, ceilings, "fp32")._repr_mimebundle_()["text/plain"]
     )
-
-
-@pytest.mark.parametrize(
-    ("mine", "said"),
-    [
-        (lambda: (_ for _ in ()).throw(NotImplementedError()), "not answered yet"),
-        (lambda: 1 / 0, "ZeroDivisionError"),
-        (lambda: None, "returns nothing yet"),
-    ],
-)
-def test_a_stub_or_a_broken_answer_never_blocks_the_lab(mine, said, capsys):
-    assert attempt("knee", mine, instead=lambda: 7) == 7
-    assert said in capsys.readouterr().out
-
-
-def test_an_answer_of_zero_is_an_answer(capsys):
-    assert attempt("knee", lambda: 0, instead=lambda: 7) == 0
-
-
-@pytest.mark.parametrize("name", ["model", "hardware"])
-def test_a_name_that_is_not_in_the_catalog_is_answered_with_those_that_are(name):
-    with pytest.raises(ValueError, match=f"{name} = 'nope': must be one of .*(h100|llama)"):
-        RooflinePanel(**{name: "nope"})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from llmlab.engine import load_model
@@ -18,6 +16,7 @@ from llmlab.viz.figures.gauges import (
 )
 from llmlab.viz.panels.controls import REAL, SIMULATED
 from llmlab.viz.panels.utilization_panel import UtilizationPanel
+from tests.viz.idle import wait_idle
 from tests.viz.speed import seconds_a_move
 
 CEILINGS = Hardware("demo", "Demo", {"fp32": 1e12}, bandwidth=1e11, memory=1e9, source="measured")
@@ -90,9 +89,7 @@ def test_a_real_run_is_live_counts_every_step_and_says_which_ceilings(model):
     panel.where.value = REAL
     assert "Run serves" in panel.status.value
     panel.start()
-    end = time.monotonic() + 20
-    while panel.live.busy and time.monotonic() < end:
-        time.sleep(0.005)
+    wait_idle(panel.live)
     assert {p.phase for p in panel.phases} >= {"prefill", "decode"}
     assert sum(p.steps for p in panel.phases if p.phase == "decode") == panel.output.value - 1
     assert "Measured on this machine" in panel.status.value
