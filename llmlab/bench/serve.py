@@ -24,6 +24,7 @@ from llmlab.bench import serve_options as options
 from llmlab.measure.calls import make_calls
 from llmlab.measure.client import Endpoint, LoadClient, TokenCounter
 from llmlab.measure.frames import error_message
+from llmlab.measure.limits import Limits
 from llmlab.measure.metrics import Summary, summarize
 from llmlab.measure.pricing import Bill, Prices, bill
 from llmlab.measure.workload import Workload
@@ -35,6 +36,25 @@ err = Console(stderr=True)
 
 class Fault(Exception):
     """Something the user can put right: one sentence, exit status 2."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the call asks for, checked before a server is looked at or started.
+
+    counter, vocab_size: of --tokenizer, to count where the server does not.
+    """
+
+    workload: Workload
+    limits: dict[str, Limits] | Limits | None
+    percentiles: tuple[float, ...]
+    metrics: list[str]
+    prices: Prices | None
+    metadata: dict[str, str]
+    headers: dict[str, str]
+    engine: dict[str, str]
+    counter: TokenCounter | None
+    vocab_size: int | None
 
 
 @dataclass(frozen=True)
@@ -53,12 +73,12 @@ def main(argv: list[str]) -> int:
     """Exit status: 0; 1 if no request completed; 2 for a fault of the call; 130 on Ctrl-C."""
     args = options.parser().parse_args(argv)
     try:
-        workload = options.workload_of(args)
+        plan = read_plan(args)
         if args.base_url is None:
-            run = _own_server(args, workload)
+            run = _own_server(args, plan)
         else:
-            run = measure(args, workload, args.base_url, own=False)
-        _report(args, run)
+            run = measure(args, plan, args.base_url, own=False)
+        _report(args, run, plan.metrics)
     except (Fault, ValueError, RuntimeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -67,40 +87,53 @@ def main(argv: list[str]) -> int:
     return 0 if run.summary.all.counts.completed else 1
 
 
-def _own_server(args: argparse.Namespace, workload: Workload) -> Run:
+def read_plan(args: argparse.Namespace) -> Plan:
+    """All that can be wrong with a call is said here; ValueError or Fault."""
+    workload = options.workload_of(args)
+    counter, vocab_size = _tokenizer(args.tokenizer)
+    return Plan(
+        workload=workload,
+        limits=options.limits_of(args, workload),
+        percentiles=tuple(dict.fromkeys((50.0, *options.percentiles_of(args)))),
+        metrics=options.metrics_of(args),
+        prices=Prices.parse(args.prices) if args.prices else None,
+        metadata=options.pairs(args.metadata, "--metadata"),
+        headers=options.pairs(args.header, "--header"),
+        engine=options.pairs(args.engine, "--engine"),
+        counter=counter,
+        vocab_size=vocab_size,
+    )
+
+
+def _own_server(args: argparse.Namespace, plan: Plan) -> Run:
     from llmlab.serve.child import child_server
 
     flags = ["--model", args.model or DEFAULT_MODEL]
-    for name, value in options.pairs(args.engine, "--engine").items():
+    for name, value in plan.engine.items():
         flags += [f"--{name}"] if value in ("", "true") else [f"--{name}", value]
     with ExitStack() as stack:
         with err.status(f"starting {flags[1]}"):
             child = stack.enter_context(child_server(flags))
         args.model = child.model
-        return measure(args, workload, child.base_url, own=True)
+        return measure(args, plan, child.base_url, own=True)
 
 
-def measure(args: argparse.Namespace, workload: Workload, base_url: str, *, own: bool) -> Run:
+def measure(args: argparse.Namespace, plan: Plan, base_url: str, *, own: bool) -> Run:
     """Look at the server, warm it up, send the workload, sum up. Ctrl-C keeps what is there."""
-    prices = Prices.parse(args.prices) if args.prices else None
-    percentiles = tuple(dict.fromkeys((50.0, *options.percentiles_of(args))))
-    limits = options.limits_of(args, workload)
-    metadata = options.pairs(args.metadata, "--metadata")
-    options.metrics_of(args)
-    counter, vocab_size = _tokenizer(args.tokenizer)
+    workload = plan.workload
     endpoint = Endpoint(
         base_url=base_url,
         model=args.model or "",
         api=options.ENDPOINTS[args.endpoint],
         api_key=None if own else options.api_key(args),
-        headers=options.pairs(args.header, "--header"),
+        headers=plan.headers,
         continuous_usage=own if args.continuous_usage is None else args.continuous_usage,
         timeout_s=args.request_timeout,
     )
     model, server_vocab = _look(endpoint)
     endpoint = replace(endpoint, model=endpoint.model or model)
     # Chat messages are text; a completion's prompt can be token ids, exact in number.
-    vocab_size = None if endpoint.api == "chat" else vocab_size or server_vocab
+    vocab_size = None if endpoint.api == "chat" else plan.vocab_size or server_vocab
     body = {"temperature": 0, **args.extra_body}
     tag = secrets.token_hex(4)  # so that a server that knows an earlier run can tell them apart
 
@@ -118,16 +151,16 @@ def measure(args: argparse.Namespace, workload: Workload, base_url: str, *, own:
         _warm_up(endpoint, calls(other, f"warmup-{tag}-")[: args.num_warmups])
     planned = calls(workload, f"{tag}-")
     with _Progress(len(planned)) as progress:
-        client = LoadClient(endpoint, count_tokens=counter, on_end=progress.one_over)
-        client.trace.meta |= {"workload": workload.to_dict(), "metadata": metadata}
+        client = LoadClient(endpoint, count_tokens=plan.counter, on_end=progress.one_over)
+        client.trace.meta |= {"workload": workload.to_dict(), "metadata": plan.metadata}
         interrupted = _send(client, planned, workload, args.max_concurrency)
     server = _server_side(endpoint, client.trace) if own and not interrupted else None
     return Run(
         workload=workload,
         trace=client.trace,
-        summary=summarize(client.trace, limits=limits, percentiles=percentiles),
-        server=None if server is None else summarize(server, percentiles=percentiles),
-        bill=bill(client.trace.requests.values(), prices) if prices else None,
+        summary=summarize(client.trace, limits=plan.limits, percentiles=plan.percentiles),
+        server=None if server is None else summarize(server, percentiles=plan.percentiles),
+        bill=bill(client.trace.requests.values(), plan.prices) if plan.prices else None,
         interrupted=interrupted,
     )
 
@@ -232,14 +265,14 @@ class _Progress:
         self._bar.update(self._task, advance=1, description=f"{self._bad} bad" if self._bad else "")
 
 
-def _report(args: argparse.Namespace, run: Run) -> None:
+def _report(args: argparse.Namespace, run: Run, metrics: list[str]) -> None:
     from llmlab.bench.serve_report import result, show
 
     data = result(run, detailed=args.save_detailed)
     if args.json:
         print(json.dumps(data, indent=2))
     else:
-        show(run, options.metrics_of(args))
+        show(run, metrics)
     text = json.dumps(data) + "\n"
     if args.out:
         Path(args.out).write_text(text, encoding="utf-8")

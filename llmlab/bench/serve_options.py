@@ -8,6 +8,7 @@ import math
 import os
 from typing import Any
 
+from llmlab.bench.command import at_least_one
 from llmlab.measure.limits import Limits
 from llmlab.measure.workload import Workload, load_workload, parse_workload
 
@@ -67,8 +68,8 @@ def _load_flags(g: Any) -> None:
                    help="a rate that grows over the run, in place of --request-rate")  # fmt: skip
     g.add_argument("--ramp-up-start-rps", type=positive, metavar="R", help="rate at the start")
     g.add_argument("--ramp-up-end-rps", type=positive, metavar="R", help="rate at the end")
-    g.add_argument("--max-concurrency", type=int, help="requests in flight at most")
-    g.add_argument("--num-warmups", type=int, default=2, help="requests before the measured ones")
+    g.add_argument("--max-concurrency", type=at_least_one, help="requests in flight at most")
+    g.add_argument("--num-warmups", type=not_negative, default=2, help="requests before measuring")
     g.add_argument("--random-input-len", type=int, default=64, metavar="N")
     g.add_argument("--random-output-len", type=int, default=32, metavar="N")
     g.add_argument("--ignore-eos", action=argparse.BooleanOptionalAction, default=True,
@@ -210,6 +211,13 @@ def json_object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError("must be a JSON object, like '{\"temperature\": 0}'")
     return value
+
+
+def not_negative(text: str) -> int:
+    """An option's whole number from 0 on."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text}: must be at least 0")
+    return int(text)
 
 
 def positive(text: str) -> float:
