@@ -69,12 +69,13 @@ def summarize(
     counted = records if window is None or span is None else _sent_in(records, span)
     names = _class_names(trace, counted)
     by_class = _limits_by_class(limits, names)
-    view = _View(trace, records, span, by_class, tuple(percentiles), Resampling(bootstrap, seed))
+    metrics = {record.request_id: request_metrics(record) for record in counted}
+    resampling = Resampling(bootstrap, seed)
+    view = _View(trace, counted, metrics, span, by_class, tuple(percentiles), resampling)
     # The sender's own count, where it left one, must agree with the records.
     submitted = trace.meta.get("submitted", len(records)) if window is None else len(counted)
-    metrics = {record.request_id: request_metrics(record) for record in counted}
-    whole = view.group("all", counted, metrics, submitted)
-    classes = {name: view.of_class(name, counted, metrics, whole) for name in names}
+    whole = view.whole(submitted)
+    classes = {name: view.of_class(name, whole) for name in names}
     kept = [
         i for i, s in enumerate(trace.steps) if window is None or span is None or s.t_start in span
     ]
@@ -96,28 +97,38 @@ def summarize(
 
 @dataclass(frozen=True)
 class _View:
-    """What every group of one summary shares."""
+    """What every group of one summary shares. counted: the requests sent in the window."""
 
     trace: Trace
-    records: list[RequestRecord]
+    counted: list[RequestRecord]
+    metrics: Mapping[str, RequestMetrics]  # of those, by request
     window: Window | None
     limits: dict[str, Limits]
     percentiles: tuple[float, ...]
     resampling: Resampling
 
-    def group(
-        self,
-        name: str,
-        counted: list[RequestRecord],
-        metrics: Mapping[str, RequestMetrics],
-        submitted: int | None = None,
+    def whole(self, submitted: int) -> Group:
+        """Figures of all classes together; the sender says how many were submitted."""
+        return self._group("all", list(self.trace.requests.values()), self.counted, submitted)
+
+    def of_class(self, name: str, whole: Group) -> Group:
+        """Figures of one class; `whole`'s where there is no other, but for what the sender says."""
+        alive = [r for r in self.trace.requests.values() if r.class_name == name]
+        counted = [r for r in self.counted if r.class_name == name]
+        if len(alive) == len(self.trace.requests):
+            return replace(whole, name=name, counts=Counts.of(counted, len(counted)))
+        return self._group(name, alive, counted, len(counted))
+
+    def _group(
+        self, name: str, alive: list[RequestRecord], counted: list[RequestRecord], submitted: int
     ) -> Group:
-        """Figures of the requests in `counted` (sent in the window)."""
-        done = [metrics[r.request_id] for r in counted if r.outcome == "completed"]
-        counts = Counts.of(counted, len(counted) if submitted is None else submitted)
-        good, judged, misses = self._judge(counted, metrics)
-        # Tokens count by their own stamps, so also those of requests sent before the window.
-        alive = [r for r in self.records if name == "all" or r.class_name == name]
+        """Latencies are of `counted`; tokens and requests in flight of all that are `alive`.
+
+        Those count by their own stamps, so also where the request was sent before the window.
+        """
+        done = [self.metrics[r.request_id] for r in counted if r.outcome == "completed"]
+        counts = Counts.of(counted, submitted)
+        good, judged, misses = self._judge(counted)
         peak, mean = concurrency(alive, self.window) if self.window else (0, None)
         prompts = {r.request_id: r.prompt_tokens for r in counted}
         return Group(
@@ -135,24 +146,11 @@ class _View:
             gaps_over_limit=self._gaps_over(done),
         )
 
-    def of_class(
-        self,
-        name: str,
-        counted: list[RequestRecord],
-        metrics: Mapping[str, RequestMetrics],
-        whole: Group,
-    ) -> Group:
-        """Figures of one class; `whole`'s where there is no other, but for what the sender says."""
-        if all(r.class_name == name for r in self.records):
-            return replace(whole, name=name, counts=Counts.of(counted, len(counted)))
-        return self.group(name, [r for r in counted if r.class_name == name], metrics)
-
     def _stat(self, samples: list[Any]) -> Stat:
         return describe(samples, self.percentiles, self.resampling)
 
-    def _judge(
-        self, counted: list[RequestRecord], metrics: Mapping[str, RequestMetrics]
-    ) -> tuple[int | None, int | None, dict[str, int]]:
+    def _judge(self, counted: list[RequestRecord]) -> tuple[int | None, int | None, dict[str, int]]:
+        """(within every limit, judged, misses by limit); see Group."""
         good = judged = 0
         misses: dict[str, int] = {}
         bound = [r for r in counted if r.class_name in self.limits]
@@ -160,7 +158,7 @@ class _View:
             timed_out = record.outcome == "cancelled" and record.reason in TIMED_OUT
             judged += record.outcome in ("completed", "failed", "rejected") or timed_out
             if record.outcome == "completed":
-                missed = self.limits[record.class_name].misses(metrics[record.request_id])
+                missed = self.limits[record.class_name].misses(self.metrics[record.request_id])
                 good += not missed
                 for limit in missed:
                     misses[limit] = misses.get(limit, 0) + 1

@@ -190,6 +190,18 @@ def test_windows_are_half_open_so_neighbours_share_nothing(run, cuts):
     assert max(left.concurrency_peak, right.concurrency_peak) == both.concurrency_peak
 
 
+def test_a_class_may_be_called_all():
+    """It is still one class: its figures are its own, whatever the sum of all classes is named."""
+    run = trace(
+        record("a", [100, 200], end=200, class_name="all"),
+        record("b", [100, 200, 300], end=300, class_name="chat"),
+    )
+    summary = summarize(run)
+    tokens = {name: group.rates.output_tokens for name, group in summary.classes.items()}
+    assert tokens == {"all": 2, "chat": 3}
+    assert summary.all.rates.output_tokens == 5
+
+
 def test_a_token_at_the_end_of_a_window_is_outside_and_at_its_start_inside():
     r = record(events=[10, 20], end=20)
     assert tokens_in(r, Window(10 * MS, 20 * MS)) == 1
