@@ -14,6 +14,7 @@ from llmlab.measure.per_request import output_tokens
 from llmlab.trace import RequestRecord
 
 MILLION = Decimal(1_000_000)
+MOST = MILLION**2  # enough for every currency, and small enough to multiply
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class Prices:
     def __post_init__(self) -> None:
         for name in ("input", "output", "cached_input"):
             value = getattr(self, name)
-            if value is not None and not (value.is_finite() and 0 <= value <= MILLION):
-                raise ValueError(f"Prices.{name} = {value}: must be a number in 0..{MILLION:,}")
+            if value is not None and not (value.is_finite() and 0 <= value <= MOST):
+                raise ValueError(f"Prices.{name} = {value}: must be a number in 0..{MOST:,}")
 
     @classmethod
     def parse(cls, text: str) -> Prices:
