@@ -57,6 +57,7 @@ def must_move(contexts: list[int], kv_heads: int, head_dim: int, bytes_per_value
 
 
 def device_name(device: str) -> str:
+    """Of the processor, or of the card."""
     return cpu_name() if device == "cpu" else torch.cuda.get_device_name(device)
 
 

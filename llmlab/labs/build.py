@@ -185,6 +185,7 @@ def parse(text: str, path: str) -> Source:
 
 
 def parse_file(path: Path) -> Source:
+    """The same from a file; SourceError where it cannot be built."""
     return parse(path.read_text(encoding="utf-8"), str(path))
 
 

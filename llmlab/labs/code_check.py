@@ -41,6 +41,7 @@ def check_code(exercise: str, tries: Iterable[Try], done: str) -> Result:
 
 
 def not_yet(exercise: str, message: str = "") -> Result:
+    """Nothing is kept: there was no try."""
     return Result(exercise, "not answered yet", message)
 
 

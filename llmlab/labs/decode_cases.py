@@ -37,6 +37,7 @@ class DecodeCase:
         return replace(self, k_cache=k, v_cache=v)
 
     def to(self, device: str) -> DecodeCase:
+        """A copy on another device."""
         q, k, v, table, lengths = (t.to(device) for t in self.tensors())
         return DecodeCase(q, k, v, table, lengths, self.block_n)
 
@@ -74,7 +75,7 @@ def make_case(
         for cache in (k, v):
             new = torch.randn(count * page, kv_heads, dim, generator=gen).to(dtype)
             new[context:] = torch.nan
-            cache[blocks] = new.view(count, page, kv_heads, dim)
+            cache[blocks] = new.view(count, page, kv_heads, dim)  # whole blocks
     q = (loud * torch.randn(len(contexts), heads, dim, generator=gen)).to(dtype)
     return DecodeCase(q, k, v, table, torch.tensor(contexts, dtype=torch.int32), block_n)
 
@@ -124,8 +125,9 @@ def reference(
         if ungrouped:
             rows = at[:, None] * kv_heads + torch.arange(heads)
         rows = rows.clamp(max=case.k_cache[..., 0].numel() - 1)
-        k, v = (c.flatten(0, 2)[rows].double() for c in (case.k_cache, case.v_cache))
-        scores = torch.einsum("hd,chd->hc", case.q[r].double(), k) * dim**power
+        pools = (case.k_cache.flatten(0, 2), case.v_cache.flatten(0, 2))  # [N * B * Hkv, D]
+        k, v = (pool[rows].double() for pool in pools)  # [C, Hq, D]
+        scores = torch.einsum("hd,chd->hc", case.q[r].double(), k) * dim**power  # [Hq, C]
         if base is not None:
             scores = scores * torch.tensor(base).double().log()
         if dead_lanes:
@@ -178,9 +180,9 @@ def unshrunk(
     for begin in range(0, scores.shape[1], block_n):
         tile = scores[:, begin : begin + block_n]
         new = torch.maximum(largest, tile.amax(1))
-        shrink, p = (largest - new).exp(), (tile - new[:, None]).exp()
+        shrink, p = (largest - new).exp(), (tile - new[:, None]).exp()  # [H], [H, block_n]
         total = total * (1.0 if keeps_sum else shrink) + p.sum(1)
-        acc = acc * (1.0 if keeps_acc else shrink[:, None])
+        acc = acc * (1.0 if keeps_acc else shrink[:, None])  # [H, D]
         acc = acc + torch.einsum("hc,chd->hd", p, v[begin : begin + block_n])
         largest = new
     return acc / total[:, None]

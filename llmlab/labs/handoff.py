@@ -68,6 +68,7 @@ class History:
         self.passes: list[int] = []
 
     def forward(self, tokens: Sequence[int]) -> int:
+        """A pass over new tokens; the token that comes after all that is cached then."""
         self.cached += tokens
         self.passes.append(len(tokens))
         return hash(tuple(self.cached)) % 1000

@@ -158,19 +158,21 @@ def _write_mistake(
         if torch.equal(flat[cache], old[cache]):
             return f"stores nothing into {name}"
     for row in (row for row, slot in enumerate(slots) if slot < 0):
-        hit = (flat[0] == k[row]).flatten(1).all(1).nonzero()  # slots that hold the whole row
+        # [N * B, Hkv * D]: the slots that hold the whole row
+        hit = (flat[0] == k[row]).flatten(1).all(1).nonzero()
         if len(hit):
             return f"writes a padded row into slot {int(hit[0])}: for slot -1 nothing may be stored"
     owned = {slot for slot in slots if slot >= 0}
-    changed = (flat != old).flatten(2).any(2)  # [2, slots]
+    changed = (flat != old).flatten(2).any(2)  # [2, N * B]
     strays = [s for s in range(flat.shape[1]) if s not in owned and bool(changed[:, s].any())]
     if strays:
         return (
             f"changes slot {strays[0]}, which no token of this step owns: is the last value of a "
             "row the last one stored?"
         )
-    bad = int((flat != right).flatten(2).any(2).any(0).nonzero()[0])
-    part = int((flat[:, bad] != right[:, bad]).flatten(1).sum(1).max())
+    wrong = (flat != right).flatten(2)  # [2, N * B, Hkv * D]
+    bad = int(wrong.any(2).any(0).nonzero()[0])
+    part = int(wrong[:, bad].sum(1).max())
     return f"leaves {part} of {k[0].numel()} values of slot {bad} wrong"
 
 
@@ -246,7 +248,7 @@ def _not_finite(kernel: Any, case: DecodeCase, device: str, right: torch.Tensor)
         return f"gives NaN: {MASK}, and their scores are -inf" if named == DEAD_LANES else named
     if bool(answer.isfinite().all()):
         return f"gives NaN ({MASK}), and without it {_off(case, answer, right)}"
-    r = int((~answer.isfinite()).flatten(1).any(1).nonzero()[0])
+    r = int((~answer.isfinite()).flatten(1).any(1).nonzero()[0])  # of [R, Hq * D]
     return (
         f"gives NaN for request {r} of context {int(case.context_len[r])}, though every slot is "
         "written: no key was folded there, so it divides 0 by 0"

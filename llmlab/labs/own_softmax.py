@@ -75,6 +75,7 @@ def _fold_fault(scores: torch.Tensor, v: torch.Tensor, tile: int, answer: object
         ((True, False), "shrinks total but not acc when a larger score arrives"),
         ((False, True), "shrinks acc but not total when a larger score arrives"),
     ):
+        # As one head: scores [1, N], v [N, 1, D].
         one = unshrunk(scores[None].double(), v[:, None].double(), tile, *flags)[0]
         if near(answer, one):
             return said

@@ -91,4 +91,5 @@ CARD_HEAD = ["number", "value", "unit", "who feels it", "how it was taken"]
 
 
 def card_rows(numbers: list[Number]) -> list[list[str]]:
+    """The card as a table."""
     return [[n.name, n.value, n.unit, n.felt_by, n.note] for n in numbers]

@@ -21,6 +21,7 @@ class Throttle:
         self._last = float("-inf")
 
     def ready(self) -> bool:
+        """True, and the gap begins anew; False while the last one is not over."""
         now = time.monotonic()
         if now - self._last < self._gap:
             return False

@@ -54,6 +54,7 @@ class LiveFigure(go.FigureWidget):  # type: ignore[misc]
     _whole = _drawn = _behind = False
 
     def open(self) -> None:
+        """Nothing as the figure is made, as plotly would have it: `send_whole` opens it."""
         if self._whole:
             super().open()
 

@@ -114,15 +114,20 @@ def show_verdicts(trials: Sequence[Trial], limits: Mapping[str, float], caption:
 
 
 def around_longest_gap(trace: Trace, class_name: str = "chat", span_ms: float = 2000.0) -> Trace:
-    """The same trace with only the steps about its longest gap of that class: where to look."""
+    """The same trace with only the steps about its longest gap of that class: where to look.
+
+    span_ms: how long a stretch, ms; steps that reach into it count.
+    """
     longest, at = -1, None
     for record in trace.requests.values():
-        stamps = [e.t for e in record.events]
-        for a, b in pairwise(stamps):
-            if record.class_name == class_name and b - a > longest:
+        if record.class_name != class_name:
+            continue
+        for a, b in pairwise(event.t for event in record.events):
+            if b - a > longest:
                 longest, at = b - a, (a + b) // 2
     if at is None:
         return trace
-    low, high = at - span_ms * 5e5, at + span_ms * 5e5
+    half = span_ms * 1e6 / 2  # ns
+    low, high = at - half, at + half
     near = [s for s in trace.steps if s.t_end >= low and s.t_start <= high]
     return Trace(meta=trace.meta, requests=trace.requests, steps=near)

@@ -117,6 +117,7 @@ def label(block: Block, letters: dict[str, str]) -> str:
 
 
 def letters_of(shot: Snapshot) -> dict[str, str]:
+    """Request id -> its letter, in order of arrival."""
     return {r.request_id: r.letter for r in shot.requests}
 
 

@@ -98,6 +98,7 @@ class Knob:
                 self._told = False
 
     def on_change(self, callback: Callable[[], None]) -> None:
+        """Call it after each new value by hand, not after `tell`."""
         self.box.observe(lambda _: None if self._told else callback(), names="value")
 
 

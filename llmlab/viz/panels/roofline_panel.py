@@ -33,6 +33,7 @@ class Place:
         return Point.of(self.label, self.phase, self.achieved)
 
     def row(self) -> list[str]:
+        """Under `HEAD`."""
         a = self.achieved
         return [
             self.label,
