@@ -125,8 +125,12 @@ def run_compiled(body: str) -> str:
 
 @pytest.mark.slow
 def test_what_is_compiled_ahead_is_what_the_jit_would_compile():
-    """Triton's own JIT, on a driver that has a target and no card, sees the same variants."""
+    """Triton's own JIT, on a driver that has a target and no card, sees the same variants.
+
+    What it would hand to the compiler is caught there: the compiler's work is in `rows`.
+    """
     out = run_compiled("""
+        from types import SimpleNamespace
         import torch, triton
         from triton.backends.compiler import GPUTarget
         from llmlab.kernels.aot import signature
@@ -140,6 +144,7 @@ def test_what_is_compiled_ahead_is_what_the_jit_would_compile():
             get_active_torch_device = staticmethod(lambda: torch.device("cpu"))
 
         triton.runtime.driver.set_active(NoCard())
+        triton.compiler.compile = lambda src, **more: SimpleNamespace(src=src, **more)
         for name, variant, launch in variants(90):
             source = launch.kernel.run(
                 **launch.args, **launch.constants, num_warps=launch.num_warps,
