@@ -76,16 +76,16 @@ def test_wrong_says_why_then_right_and_answers_come_when_asked_for():
     panel._check()
     assert "✗" in panel.status.value
     assert "incorrect" in panel.status.value
-    assert panel.shown.value == ""
+    assert panel.answers.value == ""
     panel.say_sure("confident")
     panel.input.first.value = letter("B13.earns-a-point", True)
     panel._check()
     assert "correct" in panel.status.value
     panel._short()
-    assert "Short answer" in panel.shown.value
+    assert "Short answer" in panel.answers.value
     panel._full()
     panel._full()
-    assert panel.shown.value.count("Full answer") == 1
+    assert panel.answers.value.count("Full answer") == 1
     kinds = [e.kind for e in panel.sitting.store.events()]
     assert kinds == ["attempt", "attempt", "confidence"]
 

@@ -25,13 +25,13 @@ def answer(panel, item: str, text: str) -> str:
 
 def test_a_fresh_form_is_not_answered_yet(panel):
     assert all("not answered yet" in row.result.value for row in panel.rows)
-    assert "0 of" in panel.label.value
+    assert "0 of" in panel.status.value
 
 
 def test_a_right_answer_counts_once_and_running_it_again_doubles_nothing(panel):
     for _ in range(2):
         assert "correct" in answer(panel, "B11.ttft", "0.4 s")
-    assert panel.label.value.count("1 of") == 1
+    assert panel.status.value.count("1 of") == 1
     assert panel.bar.value == 1
 
 

@@ -17,14 +17,15 @@ from llmlab.viz.figures.block_map import (
     text_map,
     update_block_map,
 )
-from llmlab.viz.panels.controls import Knob, button, guarded, status_html, wrapping
+from llmlab.viz.panels.controls import Knob, button, guarded, wrapping
+from llmlab.viz.panels.panel import Panel
 from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
 from llmlab.viz.widgets import toolkit
 
 MOST_REQUESTS = len(LETTERS)
 
 
-class BlockPanel:
+class BlockPanel(Panel):
     """A `Chunked` scheduler whose tokens are placeholders; its blocks are as in the engine.
 
     `add`, `step`, `abort` and `restart` do without a widget what the buttons do, and return what
@@ -172,7 +173,7 @@ class BlockPanel:
             # An emptied menu keeps no choice when it fills again: always make one.
             self.who.value = chosen if chosen in alive else next(iter(alive), None)
         self.who.disabled = self.halt.disabled = not alive
-        self.status.value = status_html("info", f"{said} {block_summary(shot)}.")
+        self._say("info", f"{said} {block_summary(shot)}.")
         self.table.value = table_html("Block tables", BLOCK_HEAD, block_rows(shot))
         if self.figure is None:
             self.figure = live_figure(block_map(shot))
@@ -182,19 +183,16 @@ class BlockPanel:
                 update_block_map(self.figure, shot)
         return said
 
-    def _fail(self, text: str) -> None:
-        self.status.value = status_html("error", text)
-
     def text(self) -> str:
         """Map and block tables as text."""
         shot = snapshot(self.scheduler)
         return text_map(shot) + "\n" + table_text(block_summary(shot), BLOCK_HEAD, block_rows(shot))
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+    def shown(self) -> Shown:
         shot = snapshot(self.scheduler)
         return Shown(
             self.widget,
             lambda: table_html(block_summary(shot), BLOCK_HEAD, block_rows(shot)),
             self.text,
             self.figure,
-        )._repr_mimebundle_(**kwargs)
+        )

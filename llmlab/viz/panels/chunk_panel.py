@@ -16,7 +16,7 @@ from llmlab.viz.figures.step_gantt import step_gantt, update_gantt
 from llmlab.viz.palette import origin
 from llmlab.viz.panels.controls import Knob, guarded, menu_of
 from llmlab.viz.panels.two_clocks import TwoClocks
-from llmlab.viz.show import boxed, live_figure, shown_table, table_html
+from llmlab.viz.show import Shown, boxed, live_figure, shown_table, table_html
 from llmlab.viz.trials import (
     CHAT_GAP,
     DOCUMENT_TTFT,
@@ -220,8 +220,7 @@ class ChunkPanel(TwoClocks):
         how = f"{origin(trial.simulated)}, {trial.name.split(';')[0]}"
         return f"{how}: {'; '.join(parts) or 'nothing ended'}."
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+    def shown(self) -> Shown:
         limits = self._limits(self.trace)
         head, rows = verdict_head(limits), verdict_rows(self.trials, limits)
-        shown = shown_table(self.sentence(self.trials[-1]), head, rows, self.widget, self.strip)
-        return shown._repr_mimebundle_(**kwargs)
+        return shown_table(self.sentence(self.trials[-1]), head, rows, self.widget, self.strip)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from llmlab.viz.figures.grid_walk import (
     WALK_HEAD,
     update_walk,
@@ -12,7 +10,8 @@ from llmlab.viz.figures.grid_walk import (
     walk_sentence,
 )
 from llmlab.viz.grid_walk import LETTERS, GridWalk, grid_walk
-from llmlab.viz.panels.controls import Knob, guarded, status_html
+from llmlab.viz.panels.controls import Knob, guarded
+from llmlab.viz.panels.panel import Panel
 from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
 from llmlab.viz.widgets import toolkit
 
@@ -20,7 +19,7 @@ CONTEXTS = (9, 23, 30, 17)
 CAPTION = "The same as a table: every program of one head"
 
 
-class GridPanel:
+class GridPanel(Panel):
     """A picture, nothing runs. `walk()` gives what the knobs say without a widget."""
 
     def __init__(self, request: int = 1, page: int = 4, splits: int = 1) -> None:
@@ -53,12 +52,9 @@ class GridPanel:
     def _draw(self) -> None:
         walk = self.walk()
         self.table.value = table_html(CAPTION, WALK_HEAD, walk_rows(walk))
-        self.status.value = status_html("info", walk_sentence(walk))
+        self._say("info", walk_sentence(walk))
         with self.figure.batch_update():
             update_walk(self.figure, walk)
-
-    def _fail(self, text: str) -> None:
-        self.status.value = status_html("error", text)
 
     def text(self) -> str:
         """The picture in words and as a table."""
@@ -70,10 +66,10 @@ class GridPanel:
             ["Block tables", *tables, table_text(walk_sentence(walk), WALK_HEAD, walk_rows(walk))]
         )
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+    def shown(self) -> Shown:
         walk = self.walk()
         return Shown(
             self.widget,
             lambda: table_html(walk_sentence(walk), WALK_HEAD, walk_rows(walk)),
             self.text,
-        )._repr_mimebundle_(**kwargs)
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llmlab.config import require_int
 from llmlab.sched.request import SamplingParams
@@ -17,7 +17,8 @@ from llmlab.viz.figures.runs_compared import (
 )
 from llmlab.viz.live import LiveRun
 from llmlab.viz.panels.controls import Knob, button, guarded, status_html
-from llmlab.viz.show import boxed, live_figure, shown_table, table_html
+from llmlab.viz.panels.panel import Panel
+from llmlab.viz.show import Shown, boxed, live_figure, shown_table, table_html
 from llmlab.viz.widgets import toolkit
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ KEPT = 8
 TEXT = "The quick brown fox jumps over the lazy dog while the server counts its tokens. "
 
 
-class KnobPanel:
+class KnobPanel(Panel):
     """Runs requests of a chosen size and lines them up. `run(p, n)` does one without a widget."""
 
     def __init__(
@@ -41,11 +42,11 @@ class KnobPanel:
         self.prompt = Knob("Prompt tokens", prompt_tokens, 8, most, 8, "prompt-tokens")
         self.output = Knob("Output tokens", output_tokens, 1, 64, 1, "output-tokens")
         for knob in (self.prompt, self.output):
-            knob.on_change(guarded(self._say_error, self.start))
+            knob.on_change(guarded(self._fail, self.start))
         self.halt = button("Stop", "knob-stop")
-        self.halt.on_click(guarded(self._say_error, lambda _: self.live.cancel()))
+        self.halt.on_click(guarded(self._fail, lambda _: self.live.cancel()))
         self.again = button("Run", "knob-run", "primary")
-        self.again.on_click(guarded(self._say_error, lambda _: self.start()))
+        self.again.on_click(guarded(self._fail, lambda _: self.start()))
         self.status = w.HTML(
             status_html("info", "Move one knob: a real request of that size runs.")
         )
@@ -83,7 +84,7 @@ class KnobPanel:
         try:
             self._one(prompt_tokens, output_tokens, stop)
         except Exception as error:
-            self._say_error(f"{type(error).__name__}: {error}")
+            self._fail(f"{type(error).__name__}: {error}")
 
     def _one(self, prompt_tokens: int, output_tokens: int, stop: threading.Event) -> Run | None:
         from llmlab.measure.per_request import request_metrics
@@ -116,13 +117,6 @@ class KnobPanel:
         with self.figure.batch_update():
             update_runs(self.figure, self.runs)
 
-    def _say(self, kind: str, text: str) -> None:
-        self.status.value = status_html(kind, text)
-
-    def _say_error(self, text: str) -> None:
-        self._say("error", text)
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+    def shown(self) -> Shown:
         said, rows = runs_summary(self.runs), runs_rows(self.runs)
-        shown = shown_table(said, RUNS_HEAD, rows, self.widget, self.figure)
-        return shown._repr_mimebundle_(**kwargs)
+        return shown_table(said, RUNS_HEAD, rows, self.widget, self.figure)

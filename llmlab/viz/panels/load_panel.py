@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llmlab.config import EngineConfig
 from llmlab.measure.workload import Workload, parse_workload
@@ -21,7 +21,7 @@ from llmlab.viz.figures.load_sweep import (
 from llmlab.viz.palette import origin
 from llmlab.viz.panels.controls import SIMULATED, Knob, guarded, menu_of
 from llmlab.viz.panels.two_clocks import TwoClocks
-from llmlab.viz.show import boxed, live_figure, shown_table, table_html
+from llmlab.viz.show import Shown, boxed, live_figure, shown_table, table_html
 from llmlab.viz.widgets import toolkit
 
 if TYPE_CHECKING:
@@ -188,7 +188,6 @@ class LoadPanel(TwoClocks):
         self.table.value = ""
         super()._fail(text)
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+    def shown(self) -> Shown:
         said, rows = self.sentence(), sweep_rows(self._runs)
-        shown = shown_table(said, SWEEP_HEAD, rows, self.widget, self.figure)
-        return shown._repr_mimebundle_(**kwargs)
+        return shown_table(said, SWEEP_HEAD, rows, self.widget, self.figure)

@@ -16,8 +16,9 @@ from llmlab.viz.figures.attainment import (
     update_attainment,
     verdict,
 )
-from llmlab.viz.panels.controls import Knob, guarded, menu_of, status_html
-from llmlab.viz.show import boxed, live_figure, shown_table, table_html
+from llmlab.viz.panels.controls import Knob, guarded, menu_of
+from llmlab.viz.panels.panel import Panel
+from llmlab.viz.show import Shown, boxed, live_figure, shown_table, table_html
 from llmlab.viz.widgets import toolkit
 
 BUDGETS = (2048, 512, 256, 128)
@@ -27,7 +28,7 @@ REQUESTS = 60  # of a run: a new split has to be there soon
 BLOCK = 64  # tokens; larger blocks than usual are fewer to count
 
 
-class PoolsPanel:
+class PoolsPanel(Panel):
     """Attainment against rate for both ways to use the same number of devices, all simulated.
 
     The knobs of the limits and of the rate judge runs that are there; a new split or link is
@@ -134,7 +135,7 @@ class PoolsPanel:
         self.table.value = table_html(
             "The same as a table (simulated)", attainment_head(self.names), rows
         )
-        self.status.value = status_html("info", self.sentence())
+        self._say("info", self.sentence())
         with self.figure.batch_update():
             update_attainment(
                 self.figure, colocated, apart, self.names, self.limits, float(self.rate.value)
@@ -146,9 +147,8 @@ class PoolsPanel:
 
     def _fail(self, text: str) -> None:
         self.table.value = ""
-        self.status.value = status_html("error", text)
+        super()._fail(text)
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+    def shown(self) -> Shown:
         head, rows = attainment_head(self.names), attainment_rows(*self.runs(), self.limits)
-        shown = shown_table(self.sentence(), head, rows, self.widget, self.figure)
-        return shown._repr_mimebundle_(**kwargs)
+        return shown_table(self.sentence(), head, rows, self.widget, self.figure)

@@ -21,17 +21,18 @@ from llmlab.viz.panels.controls import (
     button,
     guarded,
     prompts_shown,
-    status_html,
     wrapping,
 )
+from llmlab.viz.panels.panel import Panel
 from llmlab.viz.panels.question_html import question_html
 from llmlab.viz.panels.quiz_inputs import CSS, Input, make_input
+from llmlab.viz.show import Shown
 from llmlab.viz.widgets import toolkit
 
 REFLECT = ("L3", "L4")
 
 
-class QuizPanel:
+class QuizPanel(Panel):
     """Questions by topic (or curriculum id), level and role; what was missed comes back sooner.
 
     ids: these questions instead, in this order.
@@ -58,7 +59,7 @@ class QuizPanel:
 
     def _build(self) -> None:
         w = toolkit()
-        self.head, self.prompt, self.shown = w.HTML(), w.HTML(), w.HTML()
+        self.head, self.prompt, self.answers = w.HTML(), w.HTML(), w.HTML()
         self.status = w.HTML()
         self.status.add_class("llmlab-quiz-status")
         self.place = w.VBox()
@@ -92,7 +93,7 @@ class QuizPanel:
                 self.notes,
                 wrapping(*self.answering, self.next_button),
                 self.status,
-                self.shown,
+                self.answers,
             ]
         )
         self.widget.add_class("llmlab-quiz")
@@ -114,15 +115,12 @@ class QuizPanel:
         for name, one in self.sure_buttons.items():
             one.description = f"✓ {name}" if name == level else name
 
-    def _fail(self, text: str) -> None:
-        self.status.value = status_html("error", text)
-
     # -- one question ------------------------------------------------------------------------
 
     def _show(self) -> None:
         """Put the current question, or the end, on the screen."""
         self.commitment: Commitment | None = None
-        self.shown.value = ""
+        self.answers.value = ""
         self.assumes.value = self.revise.value = ""
         self.say_sure("")
         question = self.sitting.current
@@ -144,7 +142,7 @@ class QuizPanel:
         self.check_button.disabled = False
         self.hint_button.layout.display = "none" if words else ""
         self.short_button.disabled = self.full_button.disabled = True
-        self.status.value = status_html("info", "not answered yet")
+        self._say("info", "not answered yet")
 
     def _end(self) -> None:
         done, missed = self.sitting.done, self.sitting.missed
@@ -162,7 +160,7 @@ class QuizPanel:
         self.next_button.disabled = True
         trouble = self.sitting.store.trouble
         done_text = f"done; {trouble}" if trouble else "done; every answer is kept"
-        self.status.value = status_html("error" if trouble else "ok", done_text)
+        self._say("error" if trouble else "ok", done_text)
 
     @property
     def question(self) -> Question:
@@ -182,7 +180,7 @@ class QuizPanel:
             return
         trouble = self.sitting.misread(question, answer)
         if trouble:
-            self.status.value = status_html("error", trouble)
+            self._say("error", trouble)
             return
         result = self.sitting.answer(question, answer)
         if result.state != "not answered yet":
@@ -195,7 +193,7 @@ class QuizPanel:
             self.sitting.feel(question, self.sure, self.assumes.value, self.revise.value)
 
     def _hint(self) -> None:
-        self.status.value = status_html("info", self.sitting.hint(self.question))
+        self._say("info", self.sitting.hint(self.question))
 
     # -- words: first committed, then scored by their writer -----------------------------------
 
@@ -203,7 +201,7 @@ class QuizPanel:
         w = toolkit()
 
         if not text.strip():
-            self.status.value = status_html("info", "not answered yet: write your answer first")
+            self._say("info", "not answered yet: write your answer first")
             return
         self.commitment = self.sitting.commit(question, text)
         self._feel(question)
@@ -217,7 +215,7 @@ class QuizPanel:
         self.place.children = (self.input.widget, title, *self.rubric)
         self.check_button.description = "Score"
         mark = self.commitment.sha256[:12]
-        self.status.value = status_html("ok", f"committed, sha256 {mark}; now score yourself")
+        self._say("ok", f"committed, sha256 {mark}; now score yourself")
         self._short()
 
     def _score(self) -> None:
@@ -229,14 +227,14 @@ class QuizPanel:
         score = self.sitting.score(commitment, met)
         self.check_button.disabled = True
         text = f"{len(met)} of {len(commitment.rubric)} points by your own score, {score:.0%}"
-        self.status.value = status_html("ok", text)
+        self._say("ok", text)
 
     # -- answers, only when asked for ----------------------------------------------------------
 
     def _short(self) -> None:
         found = reveal(self.question, self.sitting.student)
         lines = "".join(f"<li>{escape(line)}</li>" for line in found.answer)
-        self.shown.value = (
+        self.answers.value = (
             f'<div style="{TEXT}"><b>Short answer.</b> {escape(found.short)}'
             f'<ul style="list-style:none;padding-left:12px;margin:4px 0">{lines}</ul></div>'
         )
@@ -245,8 +243,8 @@ class QuizPanel:
     def _full(self) -> None:
         found = reveal(self.question, self.sitting.student)
         full = f'<div style="{TEXT}"><b>Full answer.</b> {escape(found.full)}</div>'
-        if full not in self.shown.value:
-            self.shown.value += full
+        if full not in self.answers.value:
+            self.answers.value += full
 
     def _next(self) -> None:
         self.question  # noqa: B018  (an error at the end)
@@ -257,8 +255,8 @@ class QuizPanel:
 
     # -- where there are no widgets ------------------------------------------------------------
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+    def shown(self) -> Shown:
         student = self.sitting.student
         prompts = [f"{q.id}  {ask(q, student).prompt}" for q in self.sitting.questions]
         how = 'Without widgets: check("ID", answer), or llmlab quiz in a terminal.'
-        return prompts_shown(self.widget, prompts, how)._repr_mimebundle_(**kwargs)
+        return prompts_shown(self.widget, prompts, how)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llmlab.viz.figures.race import RACE_HEAD, race, race_rows, race_summary, update_race
 from llmlab.viz.live import painting, taken
 from llmlab.viz.panels.controls import Knob, guarded, menu_of
 from llmlab.viz.panels.two_clocks import TwoClocks
 from llmlab.viz.race import KINDS, Lap, draw_lengths, race_real, race_simulated
-from llmlab.viz.show import boxed, live_figure, shown_table, table_html
+from llmlab.viz.show import Shown, boxed, live_figure, shown_table, table_html
 from llmlab.viz.widgets import toolkit
 
 if TYPE_CHECKING:
@@ -129,10 +129,9 @@ class RacePanel(TwoClocks):
             return f"The same as a table (simulated: {self.simulated_model} on {self.hardware})"
         return "The same as a table (measured on this machine)"
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+    def shown(self) -> Shown:
         rows, caption = (
             race_rows(self.laps),
             f"{race_summary(self.laps)} {self._caption(self.laps)}",
         )
-        shown = shown_table(caption, RACE_HEAD, rows, self.widget, self.figure)
-        return shown._repr_mimebundle_(**kwargs)
+        return shown_table(caption, RACE_HEAD, rows, self.widget, self.figure)

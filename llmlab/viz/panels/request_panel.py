@@ -17,6 +17,7 @@ from llmlab.viz.figures.request_timeline import (
 from llmlab.viz.live import LiveRun, painting
 from llmlab.viz.palette import INK
 from llmlab.viz.panels.controls import LABEL, Knob, button, guarded, status_html
+from llmlab.viz.panels.panel import Panel
 from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
 from llmlab.viz.widgets import toolkit
 
@@ -61,7 +62,7 @@ def show_request(trace: Trace, request_id: str | None = None) -> Shown:
     )
 
 
-class RequestPanel:
+class RequestPanel(Panel):
     """The live panel. `run(prompt, max_tokens)` does the same without a widget, and waits."""
 
     def __init__(self, engine: Engine, prompt: str, max_tokens: int = 48) -> None:
@@ -83,8 +84,8 @@ class RequestPanel:
         self.card = w.HTML(cards.card_html(cards.four_numbers(None)))
         self.figure: Any | None = None
         self.slot = w.VBox([])
-        self.go.on_click(guarded(self._say_error, lambda _: self.start()))
-        self.halt.on_click(guarded(self._say_error, lambda _: self.live.cancel()))
+        self.go.on_click(guarded(self._fail, lambda _: self.start()))
+        self.halt.on_click(guarded(self._fail, lambda _: self.live.cancel()))
         self.widget = w.VBox(
             [
                 self.prompt,
@@ -121,7 +122,7 @@ class RequestPanel:
             with painting(self._draw):
                 reason = self._stream(prompt, max_tokens, stop)
         except Exception as error:
-            self._say_error(f"{type(error).__name__}: {error}")
+            self._fail(f"{type(error).__name__}: {error}")
         else:
             self._draw()
             self._close(reason)
@@ -165,16 +166,8 @@ class RequestPanel:
         with self.figure.batch_update():
             update_timeline(self.figure, trace, self.request_id)
 
-    def _say(self, kind: str, text: str) -> None:
-        self.status.value = status_html(kind, text)
-
-    def _say_error(self, text: str) -> None:
-        self._say("error", text)
-
     # -- showing ---------------------------------------------------------------------------
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        def html() -> str:
-            return "<p>A live panel: run this notebook to use it.</p>"
-
-        return Shown(self.widget, html, lambda: "RequestPanel")._repr_mimebundle_(**kwargs)
+    def shown(self) -> Shown:
+        html = "<p>A live panel: run this notebook to use it.</p>"
+        return Shown(self.widget, lambda: html, lambda: "RequestPanel")

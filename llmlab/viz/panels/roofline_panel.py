@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from llmlab.perf.cost import CostModel, Precision, StepShape, step_shape
 from llmlab.perf.hardware import Hardware, hardware_catalog, load_hardware
@@ -11,8 +10,9 @@ from llmlab.perf.models import load_model_config, models_catalog
 from llmlab.perf.roofline import Utilization, utilization
 from llmlab.sim.step_time import StepTime, default_constants
 from llmlab.viz.figures.roofline import Point, roof_words, roofline, update_roofline
-from llmlab.viz.panels.controls import Knob, guarded, menu_of, status_html
-from llmlab.viz.show import boxed, live_figure, shown_table, table_html
+from llmlab.viz.panels.controls import Knob, guarded, menu_of
+from llmlab.viz.panels.panel import Panel
+from llmlab.viz.show import Shown, boxed, live_figure, shown_table, table_html
 from llmlab.viz.widgets import toolkit
 
 DTYPE = "bf16"
@@ -45,7 +45,7 @@ class Place:
         ]
 
 
-class RooflinePanel:
+class RooflinePanel(Panel):
     """A simulated device; `place(...)` gives the same figures without a widget."""
 
     def __init__(self, model: str = "llama-3.1-8b", hardware: str = "h100-sxm") -> None:
@@ -106,7 +106,7 @@ class RooflinePanel:
         places = self.places()
         rows = [p.row() for p in places]
         self.table.value = table_html("The same as a table (simulated)", HEAD, rows)
-        self.status.value = status_html("info", self.sentence(places))
+        self._say("info", self.sentence(places))
         with self.figure.batch_update():
             points = [p.point for p in places]
             update_roofline(self.figure, self._hardware(), DTYPE, points, simulated=True)
@@ -116,11 +116,7 @@ class RooflinePanel:
         parts = [f"{p.label}: {p.ms:.2f} ms, near {roof_words(p.achieved.near)}" for p in places]
         return "Simulated: " + "; ".join(parts) + "."
 
-    def _fail(self, text: str) -> None:
-        self.status.value = status_html("error", text)
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+    def shown(self) -> Shown:
         places = self.places()
         rows = [p.row() for p in places]
-        shown = shown_table(self.sentence(places), HEAD, rows, self.widget, self.figure)
-        return shown._repr_mimebundle_(**kwargs)
+        return shown_table(self.sentence(places), HEAD, rows, self.widget, self.figure)

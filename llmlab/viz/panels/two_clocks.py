@@ -13,12 +13,12 @@ from llmlab.viz.panels.controls import (
     button,
     guarded,
     place_menu,
-    status_html,
 )
+from llmlab.viz.panels.panel import Panel
 from llmlab.viz.widgets import toolkit
 
 
-class TwoClocks:
+class TwoClocks(Panel):
     """Menu, Run, Stop and status of a panel; a panel says what its two clocks do.
 
     `_size()`: the knobs' values. `_simulated(size)`: run and show them in this thread.
@@ -70,12 +70,6 @@ class TwoClocks:
             self._fail(f"{type(error).__name__}: {error}")
         finally:
             self.go.disabled = False
-
-    def _say(self, kind: str, text: str) -> None:
-        self.status.value = status_html(kind, text)
-
-    def _fail(self, text: str) -> None:
-        self._say("error", text)
 
     # -- what a panel brings -----------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llmlab.perf.cost import CostModel, Precision
 from llmlab.perf.hardware import Hardware, load_hardware
@@ -23,7 +23,7 @@ from llmlab.viz.live import painting, taken
 from llmlab.viz.palette import origin
 from llmlab.viz.panels.controls import Knob, guarded
 from llmlab.viz.panels.two_clocks import TwoClocks
-from llmlab.viz.show import boxed, live_figure, shown_table, table_html
+from llmlab.viz.show import Shown, boxed, live_figure, shown_table, table_html
 from llmlab.viz.widgets import toolkit
 
 if TYPE_CHECKING:
@@ -175,7 +175,6 @@ class UtilizationPanel(TwoClocks):
         """What the gauges say, in words."""
         return f"{origin(self.simulated)}, all steps. {gauges_summary(self.phases)}."
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+    def shown(self) -> Shown:
         rows, caption = gauges_rows(self.phases), f"{self.sentence()} {self.caption()}"
-        shown = shown_table(caption, GAUGES_HEAD, rows, self.widget, self.figure)
-        return shown._repr_mimebundle_(**kwargs)
+        return shown_table(caption, GAUGES_HEAD, rows, self.widget, self.figure)

@@ -18,6 +18,8 @@ from llmlab.viz.panels.controls import (
     status_html,
     wrapping,
 )
+from llmlab.viz.panels.panel import Panel
+from llmlab.viz.show import Shown
 from llmlab.viz.widgets import toolkit
 
 
@@ -84,7 +86,7 @@ class _Row:
         self.result.value = status_html("error", text)
 
 
-class WorksheetPanel:
+class WorksheetPanel(Panel):
     """The worksheets called `names`, with one progress bar. Items keep their own order."""
 
     def __init__(self, *names: str) -> None:
@@ -107,8 +109,8 @@ class WorksheetPanel:
                 parts.append(row.widget)
         self.bar = w.IntProgress(0, min=0, max=max(1, len(self.rows)))
         self.bar.layout.width = "200px"
-        self.label = w.HTML()
-        self.widget = w.VBox([w.HBox([self.bar, self.label]), *parts])
+        self.status = w.HTML()
+        self.widget = w.VBox([w.HBox([self.bar, self.status]), *parts])
         self.widget.add_class("llmlab-worksheet")
         self._count()
 
@@ -116,14 +118,14 @@ class WorksheetPanel:
         right = self._solved()
         self.bar.value = right
         kind = "ok" if right == len(self.rows) else "info"
-        self.label.value = status_html(kind, f"{right} of {len(self.rows)} items correct")
+        self._say(kind, f"{right} of {len(self.rows)} items correct")
 
     def _solved(self) -> int:
         mine = {row.item.id for row in self.rows}
         return sum(row.item in mine and row.state == "correct" for row in progress().rows)
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+    def shown(self) -> Shown:
         student = current_student()
         prompts = [f"{row.item.id}  {row.item.prompt_for(student)}" for row in self.rows]
         how = 'Without widgets: check("ID", answer).'
-        return prompts_shown(self.widget, prompts, how)._repr_mimebundle_(**kwargs)
+        return prompts_shown(self.widget, prompts, how)
