@@ -226,7 +226,7 @@ def _looks_like_ours(path: Path) -> bool:
 def _parsed(raw: bytes, where: str) -> dict[str, Any]:
     try:
         line = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         line = None
     if not isinstance(line, dict):
         raise Differs(f"{where}: is no line of JSON; take the line out, or give another --out")

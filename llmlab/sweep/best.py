@@ -43,7 +43,7 @@ class Best:
         if self.min_attainment is not None and (share is None or share < self.min_attainment):
             return
         self.ranked += 1
-        score = -value if smaller_is_better(self.figure) else value
+        score = -float(value) if smaller_is_better(self.figure) else float(value)
         heapq.heappush(self._heap, (score, -number, cell, figures))
         if len(self._heap) > self.top:
             heapq.heappop(self._heap)

@@ -77,17 +77,27 @@ class Outcome:
         return self.reasons.total()
 
     def read(self, results: Results) -> Outcome:
-        """Go through the file once: the best cells, and why cells failed."""
+        """Go through the file once: the best cells, and why cells failed.
+
+        ValueError for a line that no sweep has written.
+        """
         for line in results.lines():
-            self.done += 1
-            if line["ok"]:
-                self.best.add(line["cell"], line["values"], line["figures"])
-            else:
-                known = line["error"] in self.reasons or len(self.reasons) < MOST_REASONS
-                self.reasons[line["error"] if known else "(further reasons)"] += 1
+            try:
+                self._take(line)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                where = f"{results.path}: cell {line['cell']}"
+                raise ValueError(f"{where} is not as a sweep writes it: {error!r}") from error
             for see in self.watch:
                 see(line)
         return self
+
+    def _take(self, line: dict[str, Any]) -> None:
+        self.done += 1
+        if line["ok"]:
+            self.best.add(line["cell"], line["values"], line["figures"])
+        else:
+            known = line["error"] in self.reasons or len(self.reasons) < MOST_REASONS
+            self.reasons[line["error"] if known else "(further reasons)"] += 1
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -96,7 +96,9 @@ def test_no_cell_is_there_twice(path):
 
 
 @pytest.mark.parametrize(
-    "line", ["nonsense", "[]", '{"cell":9,"ok":true}', '{"ok":true}', '{"cell":1}']
+    "line",
+    ["nonsense", "[]", "[" * 100_000, '{"cell":9,"ok":true}', '{"ok":true}', '{"cell":1}'],
+    ids=range(6),
 )
 def test_a_line_that_is_none_is_named(path, line):
     written(path, {0: True})

@@ -151,6 +151,28 @@ def test_a_model_that_does_not_fit_fails_in_its_cell_alone(load, tmp_path):
     assert "bytes are missing" in bad["error"]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"cell":1,"ok":true}',
+        '{"cell":1,"ok":true,"values":{},"figures":[]}',
+        '{"cell":1,"ok":true,"values":{},"figures":{"output_tok_s":"fast"}}',
+        '{"cell":1,"ok":false,"values":{}}',
+    ],
+)
+def test_a_line_that_no_sweep_writes_is_named_by_its_cell(load, tmp_path, line):
+    grid, setting = asked(load, rate="10,20")
+    path = tmp_path / "run.jsonl"
+    open_results(path, grid, setting).close()
+    with path.open("a") as file:
+        file.write(line + "\n")
+    with (
+        open_results(path, grid, setting) as results,
+        pytest.raises(ValueError, match=r"run\.jsonl: cell 1 is not as a sweep writes it"),
+    ):
+        Outcome(Best("output_tok_s")).read(results)
+
+
 def figures(value, share=1.0):
     return {"ttft_p95_ms": value, "output_tok_s": value, "attainment": share}
 
