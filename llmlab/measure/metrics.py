@@ -252,7 +252,7 @@ def _notes(summary: Summary) -> list[str]:
     if summary.meta.get("simulated"):
         notes.append("Simulated: the clock is the cost model's, not a machine's.")
     thin = [g.name for g in summary.groups if g.counts.completed and g["ttft"].thin_p99]
-    if thin:
+    if thin and "p99" in summary.all["ttft"].percentiles:
         notes.append(
             "p99* rests on fewer than 100 samples, so on the slowest one or two: "
             f"{', '.join(thin)}."

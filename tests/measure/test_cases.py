@@ -166,6 +166,8 @@ def test_a_p99_of_fewer_than_a_hundred_samples_is_flagged():
     assert enough.all["ttft"].p99 == pytest.approx(99.01)
     assert not enough.all["ttft"].thin_p99
     assert not any("slowest" in note for note in enough.notes)
+    without = summarize(few.trace, percentiles=(50,))
+    assert not any("p99" in note for note in without.notes), "nobody asked for it"
     assert enough.to_dict()["percentile_method"] == "linear"
 
 
