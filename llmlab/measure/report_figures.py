@@ -274,7 +274,7 @@ def _lengths(summary: Summary) -> dict[str, Any]:
         hover = "%{customdata} tokens: %{y} requests"
         data.append(_bars(summary, name, middles, counts, hover, customdata=spans))
     said = [
-        f"{name}: median {show(group.output_len.p50)}, longest {show(group.output_len.max)}"
+        f"{name}: median {show(group.output_len.median)}, longest {show(group.output_len.max)}"
         for name, group in summary.classes.items()
         if group.output_len.n
     ]

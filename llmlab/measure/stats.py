@@ -44,7 +44,7 @@ def percentile_name(p: float) -> str:
 
 @dataclass(frozen=True)
 class Stat:
-    """Mean, spread and percentiles of n samples; all None when n is 0.
+    """Mean, median, spread and the percentiles asked for of n samples; all None when n is 0.
 
     undefined: requests for which the figure has no value. std is the population's (ddof 0).
     ci: 95 % bootstrap interval by name ("mean", "p50", ...), empty unless asked for.
@@ -53,6 +53,7 @@ class Stat:
     n: int
     undefined: int = 0
     mean: float | None = None
+    median: float | None = None
     std: float | None = None
     min: float | None = None
     max: float | None = None
@@ -107,14 +108,15 @@ def describe(
     clusters = [x if isinstance(x, Sequence) else (x,) for x in per_request if x is not None]
     undefined = len(per_request) - len(clusters)
     pool = np.fromiter(chain.from_iterable(clusters), np.float64)
-    names = map(percentile_name, percentiles)
-    named = dict(zip(names, _percentiles(pool, percentiles), strict=True))
+    median, *values = _percentiles(pool, [50, *percentiles])
+    named = dict(zip(map(percentile_name, percentiles), values, strict=True))
     if pool.size == 0:
         return Stat(0, undefined, percentiles=named)
     return Stat(
         n=int(pool.size),
         undefined=undefined,
         mean=float(pool.mean()),
+        median=median,
         std=float(pool.std()),
         min=float(pool.min()),
         max=float(pool.max()),

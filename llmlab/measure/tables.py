@@ -104,7 +104,7 @@ def _rates(group: Group) -> list[tuple[str, str]]:
         ("Realized, req/s", show(rates.realized_req_s)),
         ("In flight, peak", show(group.concurrency_peak)),
         ("In flight, mean", show(group.concurrency_mean)),
-        ("Output length, p50 tokens", show(group.output_len.p50)),
+        ("Output length, p50 tokens", show(group.output_len.median)),
         ("Output length, max tokens", show(group.output_len.max)),
     ]
 
@@ -212,7 +212,7 @@ def vllm_keys(summary: Summary, *, detailed: bool = False) -> dict[str, Any]:
     }
     for theirs, ours in VLLM_STATS.items():
         stat = group[ours]
-        out |= {f"mean_{theirs}_ms": stat.mean, f"median_{theirs}_ms": stat.p50}
+        out |= {f"mean_{theirs}_ms": stat.mean, f"median_{theirs}_ms": stat.median}
         out[f"std_{theirs}_ms"] = stat.std
         out |= {f"{name}_{theirs}_ms": value for name, value in stat.percentiles.items()}
     return out | _vllm_arrays(summary) if detailed else out

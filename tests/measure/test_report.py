@@ -113,6 +113,8 @@ def test_vllm_keys_are_those_of_its_benchmark():
     assert keys["ttfts"] == [pytest.approx(0.05)] * 10
     assert keys["request_goodput"] == keys["request_throughput"]
     json.dumps(keys, allow_nan=False)
+    tail = vllm_keys(summarize(run("chat"), percentiles=(99,)))
+    assert (tail["median_ttft_ms"], tail["p99_ttft_ms"]) == (50, 50), "the median is always there"
 
 
 def test_numbers_for_people():
