@@ -111,11 +111,12 @@ def _tries(mine: Generate) -> Iterator[Try]:
         )
 
 
+FIRST, LAST = 5, 2  # passes that a long table keeps
 PASS_HEAD = ["pass", "tokens in", "KV tokens after", "gives", "ms", "GFLOP", "MB", "FLOP per byte"]
 
 
-def show_passes(trace: Trace, request_id: str, cost: CostModel, tail: int = 2) -> Shown:
-    """One request's steps as a table: the first five and the last; times measured, work counted.
+def show_passes(trace: Trace, request_id: str, cost: CostModel) -> Shown:
+    """One request's steps as a table, the first and the last; times measured, work counted.
 
     For a request that had every one of its steps to itself; ValueError for another one.
     """
@@ -143,6 +144,6 @@ def show_passes(trace: Trace, request_id: str, cost: CostModel, tail: int = 2) -
                 f"{work.intensity:.1f}",
             ]
         )
-    if len(rows) > 5 + tail:
-        rows = [*rows[:5], ["…"] * len(PASS_HEAD), *rows[-tail:]]
+    if len(rows) > FIRST + LAST:
+        rows = [*rows[:FIRST], ["…"] * len(PASS_HEAD), *rows[-LAST:]]
     return shown_table("One request, pass by pass: ms measured, work counted", PASS_HEAD, rows)

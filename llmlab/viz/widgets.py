@@ -7,8 +7,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-WITHOUT = "Without ipywidgets a panel is not live: the table and the text say the same."
-
 
 def toolkit() -> Any:
     """The module ipywidgets; where it is missing, `Plain` stand-ins under the same names."""

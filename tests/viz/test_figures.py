@@ -15,7 +15,7 @@ from llmlab.viz.figures.request_timeline import (
     spans,
     timeline_rows,
 )
-from llmlab.viz.figures.roofline import Point, roofline, roofline_rows
+from llmlab.viz.figures.roofline import Point, roofline
 from llmlab.viz.figures.runs_compared import Run, runs_compared, runs_summary, update_runs
 from llmlab.viz.figures.step_gantt import gantt_rows, step_gantt
 
@@ -151,4 +151,3 @@ def test_the_roof_bends_at_the_ridge_and_points_keep_their_phase():
     assert min(roof.values()) < 1e12 == max(roof.values())
     names = {t.name: list(t.x) for t in figure.data[1:]}
     assert names == {"decode": [2.0], "prefill": [200.0], "mixed": []}
-    assert roofline_rows(HARDWARE, "fp32", points)[0][-1] == "50 %"

@@ -107,18 +107,3 @@ def _ticks(low: float, high: float) -> dict[str, list[Any]]:
 def roof_words(near: str) -> str:
     """The roof that a step is near (`Utilization.near`), in a sentence."""
     return "neither roof" if near == "neither" else f"the {near} roof"
-
-
-ROOFLINE_HEAD = ["point", "phase", "FLOP/B", "GFLOP/s", "share of the roof above it"]
-
-
-def roofline_rows(hardware: Hardware, dtype: str, points: Sequence[Point]) -> list[list[str]]:
-    """The figure as a table."""
-    peak = hardware.flops(dtype)
-    rows = []
-    for p in points:
-        roof = attainable_flops(p.intensity, peak, hardware.bandwidth)
-        share = f"{100 * p.flops_per_s / roof:.0f} %"
-        row = [p.label, p.phase, f"{p.intensity:.2f}", f"{p.flops_per_s / 1e9:.1f}", share]
-        rows.append(row)
-    return rows
