@@ -138,12 +138,21 @@ class BPETokenizer:
         return str(self.backend.decode(list(ids), skip_special_tokens=True))
 
     def chat(self, messages: Sequence[Message]) -> list[int]:
-        """Ids of a conversation, ready for the assistant's answer."""
+        """Ids of a conversation, ready for the assistant's answer.
+
+        ValueError, in the template's words, for a conversation that the model's template refuses
+        (`raise_exception`, as Hugging Face's templates have it) or cannot render.
+        """
+        from jinja2 import TemplateError
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        template = environment.from_string(self.chat_template)
-        text = template.render(messages=check_messages(messages), add_generation_prompt=True)
+        environment.globals["raise_exception"] = _refuse
+        try:
+            template = environment.from_string(self.chat_template)
+            text = template.render(messages=check_messages(messages), add_generation_prompt=True)
+        except (TemplateError, TypeError) as error:
+            raise ValueError(f"the model's chat template cannot render it: {error}") from error
         return list(self.backend.encode(text, add_special_tokens=False).ids)
 
     def detokenizer(self) -> Detokenizer:
@@ -159,6 +168,10 @@ class BPETokenizer:
             # Added but not special tokens are plain text, markers are no text at all.
             return b"" if added.special else token.encode()
         return b"" if token is None else bytes(map(self._of_char.__getitem__, token))
+
+
+def _refuse(message: str) -> None:
+    raise ValueError(f"the model's chat template refuses it: {message}")
 
 
 def check_messages(messages: Sequence[Message]) -> list[dict[str, str]]:

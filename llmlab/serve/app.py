@@ -74,7 +74,10 @@ class Api:
         body = parse(ChatRequest, await request.body())
         messages = [message.plain() for message in body.messages]
         size = sum(len(message["content"]) for message in messages)
-        prompt = await _encoded(self.loop.engine.tokenizer.chat, messages, size)
+        try:
+            prompt = await _encoded(self.loop.engine.tokenizer.chat, messages, size)
+        except ValueError as error:  # say, a template that takes no system message
+            raise ApiError(400, str(error), param="messages") from error
         return await self._answer(request, body, prompt, None, ChatAnswer, "chatcmpl")
 
     async def _answer(

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from llmlab.engine.gguf_file import open_gguf
 from llmlab.engine.load import find_smollm2
 from llmlab.engine.tokenizer import (
+    BPETokenizer,
     ByteDetokenizer,
     ByteTokenizer,
     PrefixDetokenizer,
     byte_level_alphabet,
+    byte_level_bpe,
     check_messages,
 )
 
@@ -200,3 +202,18 @@ def test_the_chat_template_is_the_models_own(smollm2_tokenizer, their_tokenizer)
     )
     assert text == theirs
     assert smollm2_tokenizer.eos_token_id == smollm2_tokenizer.encode("<|im_end|>")[0]
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{{ raise_exception('no system message') }}", "refuses it: no system message"),
+        ("{{ messages[7].content }}", "cannot render it"),
+        ("{% if %}", "cannot render it"),
+        ("{{ 'a' + 1 }}", "cannot render it"),
+    ],
+)
+def test_a_conversation_that_the_template_does_not_take_is_refused_in_its_words(template, words):
+    backend = byte_level_bpe(sorted(byte_level_alphabet().values()), [], [])
+    with pytest.raises(ValueError, match=words):
+        BPETokenizer(backend, None, template).chat([{"role": "user", "content": "hi"}])

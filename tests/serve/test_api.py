@@ -185,6 +185,15 @@ def test_a_bad_chat_is_a_400(http, change, word):
     assert_error(http.post("/v1/chat/completions", json=body), 400, word)
 
 
+def test_a_chat_that_the_models_template_refuses_is_a_400(http, engine, monkeypatch):
+    def refuse(messages):
+        raise ValueError("the model's chat template refuses it: no system message")
+
+    monkeypatch.setattr(engine.tokenizer, "chat", refuse)
+    answer = http.post("/v1/chat/completions", json={"model": "fake", "messages": CHAT})
+    assert_error(answer, 400, "no system message")
+
+
 def test_unknown_models_paths_and_methods(http):
     error = assert_error(ask(http, model="gpt-9"), 404, "gpt-9", "fake")
     assert error["code"] == "model_not_found"
