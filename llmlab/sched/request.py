@@ -45,10 +45,10 @@ class SamplingParams:
             fits = is_real(value) and low <= value <= high
             require(fits, "SamplingParams", name, value, allowed)
 
-        real("temperature", 0.0, 1e6, "a finite number >= 0")
+        real("temperature", 0.0, 1e6, "a number in 0..1e6")
         real("top_p", 1e-12, 1.0, "a number in (0, 1]")
         real("min_p", 0.0, 1.0, "a number in [0, 1]")
-        real("repetition_penalty", 1e-6, 1e6, "a finite number > 0")
+        real("repetition_penalty", 1e-6, 1e6, "a number in 1e-6..1e6")
         require_int("SamplingParams", "top_k", self.top_k, -1)
         require_int("SamplingParams", "min_tokens", self.min_tokens, 0)
         if self.max_tokens is not None:
@@ -70,10 +70,12 @@ class SamplingParams:
         """One string or a list is what people write; a tuple is what a frozen record holds."""
         for name in ("stop", "stop_token_ids"):
             given: Any = getattr(self, name)
-            one_text = name == "stop" and isinstance(given, str)
-            listed = (given,) if one_text else () if given is None else given
-            require(isinstance(listed, Iterable), "SamplingParams", name, given, "a list")
-            object.__setattr__(self, name, tuple(listed))
+            if given is None:
+                given = ()
+            elif name == "stop" and isinstance(given, str):
+                given = (given,)
+            require(isinstance(given, Iterable), "SamplingParams", name, given, "a list")
+            object.__setattr__(self, name, tuple(given))
         are_texts = all(isinstance(text, str) and text != "" for text in self.stop)
         allowed = "a non-empty string or a list of them"
         require(are_texts, "SamplingParams", "stop", self.stop, allowed)
