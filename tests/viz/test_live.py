@@ -2,6 +2,7 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -104,8 +105,9 @@ def test_a_refused_start_leaves_what_waits():
     assert ran == ["waits"]
 
 
-def test_the_throttle_passes_at_most_its_rate():
-    throttle, end, passed = Throttle(per_second=100), time.monotonic() + 0.1, 0
-    while time.monotonic() < end:
-        passed += throttle.ready()
-    assert 2 <= passed <= 12
+def test_the_throttle_passes_the_first_and_then_its_rate(monkeypatch):
+    stamps = iter([0.0, 0.001, 0.049, 0.05, 0.09, 0.2])
+    clock = SimpleNamespace(monotonic=lambda: next(stamps))
+    monkeypatch.setattr("llmlab.viz.live.time", clock)
+    throttle = Throttle(per_second=20)
+    assert [throttle.ready() for _ in range(6)] == [True, False, False, True, False, True]
