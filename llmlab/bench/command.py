@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 
@@ -14,13 +15,19 @@ def command(name: str, description: str | None, epilog: str = "") -> argparse.Ar
     """A parser for `llmlab bench NAME` that has --json and --out already."""
     parser = argparse.ArgumentParser(
         prog=f"llmlab bench {name}",
-        description=description,
+        description=_narrow(description or ""),
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--json", action="store_true", help="print JSON only")
     parser.add_argument("--out", type=Path, help="also write the JSON to this file")
     return parser
+
+
+def _narrow(text: str) -> str:
+    """Paragraphs of prose, filled to a terminal of 80 columns; indented lines as they are."""
+    parts = text.strip().split("\n\n")
+    return "\n\n".join(part if part.startswith(" ") else fill(part, 79) for part in parts)
 
 
 def at_least_one(text: str) -> int:

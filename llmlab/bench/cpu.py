@@ -1,9 +1,9 @@
 """This engine and its peers on the CPU, on the same weights, beside the machine's floors.
 
-    llmlab bench cpu                      a table
-    llmlab bench cpu --json               {"decode_ms": {engine: {batch: ms}}, ...}
+    llmlab bench cpu                a table
+    llmlab bench cpu --json         {"decode_ms": {engine: {batch: ms}}, ...}
     llmlab bench cpu --batches 1,16 --peers none --rounds 3
-    llmlab bench cpu --parts decode --out cpu.json      one part now, another later
+    llmlab bench cpu --parts decode --out cpu.json     one part now, more later
     llmlab bench cpu --parts prefill,serving --out cpu.json --plot cpu.svg
 
 Engines take turns within each round, in one process, and the median over the rounds counts, so
@@ -20,6 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from llmlab.bench.command import at_least_one, command, deliver
 from llmlab.bench.cpu_measure import (
     CONTEXT,
     Say,
@@ -32,11 +33,10 @@ from llmlab.bench.cpu_measure import (
     measure_startup,
     prefill_floors,
 )
-from llmlab.bench.cpu_report import ratios, table, targets
+from llmlab.bench.cpu_report import PEERS, ratios, table, targets
 
 PREFILL = (32, 128, 512, 2048)
 PARTS = ("decode", "prefill", "serving", "startup")
-PEERS = ("transformers", "llama.cpp")
 BATCHING_HELP = "batches at which transformers' continuous batching runs too"
 
 
@@ -127,11 +127,7 @@ def _names(text: str, known: tuple[str, ...]) -> list[str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(
-        prog="llmlab bench cpu",
-        description="This engine and its peers on the CPU, beside the machine's floors.",
-        epilog="example: llmlab bench cpu --batches 1,16 --peers none --json",
-    )
+    options = command("cpu", __doc__)
     add = options.add_argument
     add(
         "--parts",
@@ -148,19 +144,16 @@ def parser() -> argparse.ArgumentParser:
     add("--batches", type=_numbers, default=[1, 2, 4, 8, 16, 32, 64])
     add("--prefill", type=_numbers, default=list(PREFILL), help="prompt lengths")
     add("--batching", type=_numbers, default=[1, 4, 16], help=BATCHING_HELP)
-    add("--rounds", type=int, default=3)
-    add("--requests", type=int, default=24, help="of the burst")
-    add("--json", action="store_true", help="print JSON only")
-    add("--out", type=Path, help="write the JSON there too, beside the parts it already holds")
+    add("--rounds", type=at_least_one, default=3)
+    add("--requests", type=at_least_one, default=24, help="of the burst")
     add("--plot", type=Path, help="write a figure there, as SVG")
     return options
 
 
 def main(argv: list[str]) -> int:
+    """Print the figures; 0, or 2 for input that cannot be used."""
     given = parser()
     options = given.parse_args(argv)
-    if options.rounds < 1 or options.requests < 1:
-        given.error("--rounds and --requests must be at least 1")
     if max(options.prefill) > 4000:
         given.error(f"--prefill {max(options.prefill)}: must be at most 4000")
     try:
@@ -168,11 +161,9 @@ def main(argv: list[str]) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    if options.out:
-        options.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    code = deliver(options, result, table)
     if options.plot and "decode_ms" in result:
         from llmlab.bench.cpu_plot import draw
 
         options.plot.write_text(draw(result), encoding="utf-8")
-    print(json.dumps(result) if options.json else table(result))
-    return 0
+    return code

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from llmlab.bench.cpu_report import PEERS
 from llmlab.config import EngineConfig
 from llmlab.engine import Engine, Model
 from llmlab.sched.request import SamplingParams
@@ -217,7 +218,6 @@ def transformers_model() -> Any:
     return model.eval()
 
 
-PEERS = ("transformers", "llama.cpp")
 INSTALL = {"transformers": "pip install -e '.[test]'", "llama.cpp": "pip install -e '.[llama-cpp]'"}
 MODULES = {"transformers": "transformers", "llama.cpp": "llama_cpp"}
 

@@ -6,6 +6,7 @@ from typing import Any
 
 OURS = "llmlab"
 BATCHING = "transformers continuous batching"
+PEERS = ("transformers", "llama.cpp")
 
 
 def short(name: str) -> str:

@@ -214,7 +214,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print JSON instead of Markdown")
     parser.add_argument("--out", type=Path, help="write FILE (JSON) and FILE.md beside it")
     parser.add_argument("--device", default="cuda", help="default: cuda")
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, help="only these sections")
+    sections = ", ".join(SECTIONS)
+    parser.add_argument(
+        "--only", nargs="+", choices=SECTIONS, metavar="SECTION", help=f"only these: {sections}"
+    )
     parser.add_argument("--total", type=float, default=TOTAL, help=f"seconds, default {TOTAL}")
     parser.add_argument(
         "--tiny", action="store_true", help="toy sizes: proves the command, measures nothing"

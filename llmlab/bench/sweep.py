@@ -1,7 +1,7 @@
 """How a sweep speeds up with workers, and whether its memory stays flat.
 
-    llmlab bench sweep                           one worker against two, processes and Dask
-    llmlab bench sweep --full run.jsonl --dask   all 10,000 cells; resumable, `--seconds` a piece
+    llmlab bench sweep                    one worker against two, both runners
+    llmlab bench sweep --full run.jsonl   all 10,000 cells, resumable
 
 A cell is a simulated trace of 200 requests, short chats and documents, and its figures. The
 speed-up is taken on a slice of the 10,000, spread evenly over them, both sides in turn, on a quiet

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from llmlab.bench import sched, sim, sweep
+from llmlab.bench import cpu, gpu, sched, serve, sim, sweep
 
 SMALL = {sched: ["--repeats", "1", "--steps", "2", "--requests", "2"], sim: ["--repeats", "1"]}
 
@@ -39,3 +39,12 @@ def test_a_number_below_one_is_refused_by_its_option(capsys):
             assert ended.value.code == 2
             assert f"{option}: {text}: must be at least 1" in capsys.readouterr().err
     assert sweep.main(["--workers", "1"]) == 2
+
+
+def test_every_help_fits_80_columns(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    for bench in (cpu, gpu, sched, serve, sim, sweep):
+        with pytest.raises(SystemExit):
+            bench.main(["--help"])
+        lines = capsys.readouterr().out.splitlines()
+        assert [line for line in lines if len(line) > 80] == [], bench.__name__
