@@ -1,7 +1,7 @@
 """How fast the simulator is: simulated tokens per second, and the time of one slider move.
 
     llmlab bench sim            a table
-    llmlab bench sim --json     {"simulated_tokens_per_s": ..., "slider_trace_ms": ..., ...}
+    llmlab bench sim --json     {"simulated_tokens_per_s": ..., ...}
 
 One core, no torch. Load 1: 64 requests decode side by side, every step and token recorded. Load
 2: 200 requests, short chats and long documents in equal shares, what a panel simulates again
