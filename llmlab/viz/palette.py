@@ -16,6 +16,13 @@ QUIET = "#7A7A7A"  # neutral: axes, preprocessing, text on both themes
 GRID = "rgba(122,122,122,0.25)"
 HAIRLINE = "rgba(255,255,255,0.6)"  # between bars of one colour; plain white glares on a dark page
 
+AXIS: dict[str, Any] = {
+    "gridcolor": GRID,
+    "linecolor": QUIET,
+    "ticks": "outside",
+    "tickcolor": GRID,
+    "automargin": True,
+}
 SERIES = (PREFILL, DECODE, READY, QUEUE, QUIET)
 TOP = {"y": 1, "yanchor": "top", "pad": {"t": 14}}  # of a title, however high the margin is
 INK = "var(--jp-ui-font-color1,inherit)"  # of HTML: the page's own
@@ -38,14 +45,7 @@ def layout(title: str, height: int, **more: Any) -> dict[str, Any]:
     A legend stands at the foot of the figure, in room of its own: two lines under the axis title.
     """
     foot = 0 if more.get("showlegend") is False or "legend" in more else 52
-    axis: dict[str, Any] = {
-        "gridcolor": GRID,
-        "zerolinecolor": GRID,
-        "linecolor": QUIET,
-        "ticks": "outside",
-        "tickcolor": GRID,
-        "automargin": True,
-    }
+    axis = {**AXIS, "zerolinecolor": GRID}
     axes = {key: {**axis, **_axis(more.pop(key, {}))} for key in ("xaxis", "yaxis")}
     return {
         "title": {"text": title, "font": {"size": 15}, "x": 0, "xanchor": "left", **TOP},

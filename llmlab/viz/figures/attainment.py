@@ -15,7 +15,7 @@ from llmlab.measure.limits import Limits
 from llmlab.measure.per_request import RequestMetrics, request_metrics
 from llmlab.measure.stats import percentile
 from llmlab.trace import Trace
-from llmlab.viz.palette import DECODE, GRID, PREFILL, QUIET, layout
+from llmlab.viz.palette import AXIS, DECODE, PREFILL, QUIET, layout
 from llmlab.viz.show import number
 
 TARGET = 0.9  # share of requests, as in the paper
@@ -85,11 +85,10 @@ def attainment_figure() -> Any:
                 showlegend=column == 1,
                 hovertemplate="%{x} a minute: %{y:.4g}<extra>%{fullData.name}</extra>",
             )
-    grid = {"gridcolor": GRID, "linecolor": QUIET, "ticks": "outside", "tickcolor": GRID}
-    figure.update_xaxes(rangemode="tozero", tickangle=0, automargin=True, **grid)
+    figure.update_xaxes(rangemode="tozero", tickangle=0, **AXIS)
     # One title for the three: on a narrow page they would run into each other.
     figure.update_xaxes(title={"text": RATE, "font": {"size": 13}}, col=2)
-    figure.update_yaxes(rangemode="tozero", automargin=True, **grid)
+    figure.update_yaxes(rangemode="tozero", **AXIS)
     figure.update_yaxes(range=[0, 105], row=1, col=1)
     figure.update_annotations(font_size=13, yshift=6)
     return figure

@@ -8,7 +8,7 @@ from typing import Any
 
 from llmlab.measure.metrics import summarize
 from llmlab.trace import Trace
-from llmlab.viz.palette import DECODE, GRID, PREFILL, QUIET, READY, layout
+from llmlab.viz.palette import AXIS, DECODE, PREFILL, QUIET, READY, layout
 from llmlab.viz.show import number
 
 
@@ -62,11 +62,9 @@ def load_sweep(runs: Sequence[Loaded], tpot_limit: float | None = None) -> Any:
             line={"color": colour},
             hovertemplate="%{x} users: %{y:.4g}<extra>%{fullData.name}</extra>",
         )
-    grid = {"gridcolor": GRID, "linecolor": QUIET, "ticks": "outside", "tickcolor": GRID}
-    figure.update_xaxes(type="log", title={"text": "users", "font": {"size": 13}}, **grid)
-    figure.update_xaxes(automargin=True)
+    figure.update_xaxes(type="log", title={"text": "users", "font": {"size": 13}}, **AXIS)
     # Short labels: on a narrow page they stand between two plots.
-    figure.update_yaxes(rangemode="tozero", tickformat="~s", automargin=True, **grid)
+    figure.update_yaxes(rangemode="tozero", tickformat="~s", **AXIS)
     figure.update_annotations(font_size=13)
     update_sweep(figure, runs, tpot_limit)
     return figure

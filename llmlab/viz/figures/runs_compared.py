@@ -33,11 +33,7 @@ def runs_compared() -> Any:
     import plotly.graph_objects as go
 
     figure = go.Figure(layout=layout("", 240, barmode="stack"))
-    # Under the axis title: above, it would run into the figure's title on a narrow page.
-    figure.update_layout(
-        legend={"traceorder": "normal", "y": 0, "yref": "container", "yanchor": "bottom"},
-        margin={"l": 10, "r": 16, "t": 48, "b": 80},
-    )
+    figure.update_layout(legend_traceorder="normal", margin_b=80)
     for name, colour in (("until the first token (TTFT)", PREFILL), ("the rest streams", DECODE)):
         figure.add_bar(orientation="h", name=name, marker={"color": colour})
     figure.update_layout(xaxis_title_text="ms since the request was sent")

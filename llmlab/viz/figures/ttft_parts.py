@@ -50,9 +50,7 @@ def parts_figure(rows: Sequence[Parts]) -> Any:
     import plotly.graph_objects as go
 
     figure = go.Figure(layout=layout("", 240, barmode="stack"))
-    figure.update_layout(
-        legend={"traceorder": "normal", "yref": "container", "y": 0, "yanchor": "bottom"}
-    )
+    figure.update_layout(legend_traceorder="normal")
     for _, name, colour in SHOWN:
         figure.add_bar(orientation="h", name=name, marker={"color": colour})
     figure.update_layout(xaxis_title_text="ms of the client's TTFT")
