@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llmlab.config import EngineConfig
@@ -17,7 +18,7 @@ from llmlab.viz.figures.block_map import (
     text_map,
     update_block_map,
 )
-from llmlab.viz.panels.controls import Knob, button, guarded, wrapping
+from llmlab.viz.panels.controls import Knob, button, wrapping
 from llmlab.viz.panels.panel import Panel
 from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
 from llmlab.viz.widgets import toolkit
@@ -116,8 +117,7 @@ class BlockPanel(Panel):
         self.prompt = Knob("Prompt tokens", 14, 1, 64, 1, "block-prompt")
         self.output = Knob("Output tokens", 12, 1, 64, 1, "block-output")
         self.common = Knob("Common beginning", 8, 0, 64, 1, "block-common")
-        self.pool.on_change(guarded(self._fail, self.restart))
-        self.prefix.observe(guarded(self._fail, lambda _: self.restart()), names="value")
+        self._on_change(self.restart, self.pool, self.prefix)
         self.who = w.Dropdown(options=[], description="Abort which", disabled=True)
         self.who.style = {"description_width": "90px"}
         self.who.layout.width = "180px"
@@ -141,23 +141,23 @@ class BlockPanel(Panel):
         self.widget.add_class("llmlab-block-panel")
 
     def _buttons(self) -> list[Any]:
-        acts = {
-            ("Step", "block-step", "primary"): lambda _: self.step(),
-            ("Add request", "block-add", ""): lambda _: self.add(*self._size()),
-            ("10 steps", "block-ten", ""): lambda _: self.step(10),
-            ("Start again", "block-restart", ""): lambda _: self.restart(),
+        acts: dict[tuple[str, str, str], Callable[[], object]] = {
+            ("Step", "block-step", "primary"): self.step,
+            ("Add request", "block-add", ""): lambda: self.add(*self._size()),
+            ("10 steps", "block-ten", ""): lambda: self.step(10),
+            ("Start again", "block-restart", ""): self.restart,
         }
         made = []
         for (text, name, style), act in acts.items():
             made.append(button(text, name, style))
             made[-1].layout.width = "112px"
-            made[-1].on_click(guarded(self._fail, act))
+            self._on_click(act, made[-1])
         return made
 
     def _abort_button(self) -> Any:
         self.halt = button("Abort", "block-abort")
         self.halt.layout.width = "90px"
-        self.halt.on_click(guarded(self._fail, lambda _: self.abort(str(self.who.value))))
+        self._on_click(lambda: self.abort(str(self.who.value)), self.halt)
         return self.halt
 
     def _size(self) -> tuple[int, int, int]:

@@ -14,7 +14,7 @@ from llmlab.trace import Trace
 from llmlab.viz.figures.itl_strip import STRIP_HEAD, itl_strip, strip_rows, update_strip
 from llmlab.viz.figures.step_gantt import step_gantt, update_gantt
 from llmlab.viz.palette import origin
-from llmlab.viz.panels.controls import Knob, guarded, menu_of
+from llmlab.viz.panels.controls import Knob, menu_of
 from llmlab.viz.panels.two_clocks import TwoClocks
 from llmlab.viz.show import Shown, boxed, live_figure, shown_table, table_html
 from llmlab.viz.trials import (
@@ -73,9 +73,7 @@ class ChunkPanel(TwoClocks):
         self.budget = Knob("Max batched tokens", 2048, 64, 8192, 64, "chunk-budget")
         self.documents = Knob("Documents, %", 50, 0, 100, 10, "chunk-documents")
         self.rate = Knob("Requests per second", 4, 1, 8, 1, "chunk-rate")
-        for knob in (self.budget, self.documents, self.rate):
-            knob.on_change(guarded(self._fail, self._changed))
-        self.policy.observe(guarded(self._fail, lambda _: self._changed()), names="value")
+        self._on_change(self._changed, self.budget, self.documents, self.rate, self.policy)
         self.verdicts, self.gaps = w.HTML(), w.HTML()
         self.trace = self._simulate(self._size())
         near = around_longest_gap(self.trace)

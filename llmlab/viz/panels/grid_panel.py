@@ -10,7 +10,7 @@ from llmlab.viz.figures.grid_walk import (
     walk_sentence,
 )
 from llmlab.viz.grid_walk import LETTERS, GridWalk, grid_walk
-from llmlab.viz.panels.controls import Knob, guarded
+from llmlab.viz.panels.controls import Knob
 from llmlab.viz.panels.panel import Panel
 from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
 from llmlab.viz.widgets import toolkit
@@ -31,9 +31,8 @@ class GridPanel(Panel):
         self.splits = Knob("Splits of the KV", splits, 1, 4, 1, "grid-splits")
         self.status, self.table = w.HTML(), w.HTML()
         self.figure = live_figure(walk_figure(self.walk()))
-        self.request.on_change(guarded(self._fail, self._choose))
-        for knob in (self.context, self.page, self.splits):
-            knob.on_change(guarded(self._fail, self._draw))
+        self._on_change(self._choose, self.request)
+        self._on_change(self._draw, self.context, self.page, self.splits)
         knobs = [k.widget for k in (self.request, self.context, self.page, self.splits)]
         self.widget = w.VBox([*knobs, self.status, *boxed(self.figure), self.table])
         self.widget.add_class("llmlab-grid-panel")

@@ -16,7 +16,7 @@ from llmlab.viz.figures.runs_compared import (
     update_runs,
 )
 from llmlab.viz.live import LiveRun
-from llmlab.viz.panels.controls import Knob, button, guarded, status_html
+from llmlab.viz.panels.controls import Knob, button, status_html
 from llmlab.viz.panels.panel import Panel
 from llmlab.viz.show import Shown, boxed, live_figure, shown_table, table_html
 from llmlab.viz.widgets import toolkit
@@ -41,12 +41,11 @@ class KnobPanel(Panel):
         self.runs: list[Run] = []
         self.prompt = Knob("Prompt tokens", prompt_tokens, 8, most, 8, "prompt-tokens")
         self.output = Knob("Output tokens", output_tokens, 1, 64, 1, "output-tokens")
-        for knob in (self.prompt, self.output):
-            knob.on_change(guarded(self._fail, self.start))
+        self._on_change(self.start, self.prompt, self.output)
         self.halt = button("Stop", "knob-stop")
-        self.halt.on_click(guarded(self._fail, lambda _: self.live.cancel()))
+        self._on_click(self.live.cancel, self.halt)
         self.again = button("Run", "knob-run", "primary")
-        self.again.on_click(guarded(self._fail, lambda _: self.start()))
+        self._on_click(self.start, self.again)
         self.status = w.HTML(
             status_html("info", "Move one knob: a real request of that size runs.")
         )

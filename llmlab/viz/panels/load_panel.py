@@ -78,12 +78,8 @@ class LoadPanel(TwoClocks):
         self.tpot = Knob("TPOT limit ms", 20, 1, 200, 1, "load-tpot")
         self.table = w.HTML()
         self.figure = live_figure(load_sweep([]))
-        for knob in (self.prompt, self.output):
-            knob.on_change(guarded(self._fail, self._changed))
-        for knob in (self.ttft, self.tpot):
-            knob.on_change(guarded(self._fail, self._draw))
-        for menu in (self.model, self.device):
-            menu.observe(guarded(self._fail, lambda _: self._changed()), names="value")
+        self._on_change(self._changed, self.prompt, self.output, self.model, self.device)
+        self._on_change(self._draw, self.ttft, self.tpot)
         guarded(self._fail, self._changed)()
         self.widget = w.VBox(
             [

@@ -69,10 +69,8 @@ class PoolsPanel(Panel):
         self.rate = Knob("Requests/min per GPU", 120, rates[0], rates[-1], 30, "pools-rate")
         self.status, self.table = w.HTML(), w.HTML()
         self.figure = live_figure(attainment_figure())
-        for control in (self.split, self.link, self.budget):
-            control.observe(guarded(self._fail, lambda _: self._draw()), names="value")
-        for knob in (self.ttft, self.tpot, self.rate):
-            knob.on_change(guarded(self._fail, self._draw))
+        self._on_change(self._draw, self.split, self.link, self.budget)
+        self._on_change(self._draw, self.ttft, self.tpot, self.rate)
         guarded(self._fail, self._draw)()  # before the box: that opens the figure as it is then
         self.widget = w.VBox(
             [

@@ -19,7 +19,6 @@ from llmlab.viz.palette import INK
 from llmlab.viz.panels.controls import (
     TEXT,
     button,
-    guarded,
     prompts_shown,
     wrapping,
 )
@@ -106,7 +105,7 @@ class QuizPanel(Panel):
 
     def _button(self, text: str, name: str, action: Any, style: str = "") -> Any:
         made = button(text, f"quiz-{name}", style)
-        made.on_click(guarded(self._fail, lambda _: action()))
+        self._on_click(action, made)
         return made
 
     def say_sure(self, level: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from llmlab.viz.figures.race import RACE_HEAD, race, race_rows, race_summary, update_race
 from llmlab.viz.live import painting, taken
-from llmlab.viz.panels.controls import Knob, guarded, menu_of
+from llmlab.viz.panels.controls import Knob, menu_of
 from llmlab.viz.panels.two_clocks import TwoClocks
 from llmlab.viz.race import KINDS, Lap, draw_lengths, race_real, race_simulated
 from llmlab.viz.show import Shown, boxed, live_figure, shown_table, table_html
@@ -41,9 +41,7 @@ class RacePanel(TwoClocks):
         self.slots = Knob("Slots (max_num_seqs)", 4, 2, 32, 1, "race-slots")
         self.requests = Knob("Requests", 16, 4, 128, 4, "race-requests")
         self.mean = Knob("Mean output tokens", 24, 4, 128, 4, "race-mean")
-        for knob in (self.slots, self.requests, self.mean):
-            knob.on_change(guarded(self._fail, self._changed))
-        self.kind.observe(guarded(self._fail, lambda _: self._changed()), names="value")
+        self._on_change(self._changed, self.slots, self.requests, self.mean, self.kind)
         self.table = w.HTML()
         self.laps: list[Lap] = self._simulate(self._size())
         self.figure = live_figure(race(self.laps))

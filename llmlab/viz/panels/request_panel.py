@@ -16,7 +16,7 @@ from llmlab.viz.figures.request_timeline import (
 )
 from llmlab.viz.live import LiveRun, painting
 from llmlab.viz.palette import INK
-from llmlab.viz.panels.controls import LABEL, Knob, button, guarded, status_html
+from llmlab.viz.panels.controls import LABEL, Knob, button, status_html
 from llmlab.viz.panels.panel import Panel
 from llmlab.viz.show import Shown, boxed, live_figure, table_html, table_text
 from llmlab.viz.widgets import toolkit
@@ -84,8 +84,8 @@ class RequestPanel(Panel):
         self.card = w.HTML(cards.card_html(cards.four_numbers(None)))
         self.figure: Any | None = None
         self.slot = w.VBox([])
-        self.go.on_click(guarded(self._fail, lambda _: self.start()))
-        self.halt.on_click(guarded(self._fail, lambda _: self.live.cancel()))
+        self._on_click(self.start, self.go)
+        self._on_click(self.live.cancel, self.halt)
         self.widget = w.VBox(
             [
                 self.prompt,

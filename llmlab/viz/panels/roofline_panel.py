@@ -10,7 +10,7 @@ from llmlab.perf.models import load_model_config, models_catalog
 from llmlab.perf.roofline import Utilization, utilization
 from llmlab.sim.step_time import StepTime, default_constants
 from llmlab.viz.figures.roofline import Point, roof_words, roofline, update_roofline
-from llmlab.viz.panels.controls import Knob, guarded, menu_of
+from llmlab.viz.panels.controls import Knob, menu_of
 from llmlab.viz.panels.panel import Panel
 from llmlab.viz.show import Shown, boxed, live_figure, shown_table, table_html
 from llmlab.viz.widgets import toolkit
@@ -63,10 +63,7 @@ class RooflinePanel(Panel):
         self.table = w.HTML()
         points = [p.point for p in self.places()]
         self.figure = live_figure(roofline(self._hardware(), DTYPE, points, simulated=True))
-        for knob in (self.batch, self.context, self.prompt):
-            knob.on_change(guarded(self._fail, self._draw))
-        for menu in (self.model, self.device):
-            menu.observe(guarded(self._fail, lambda _: self._draw()), names="value")
+        self._on_change(self._draw, self.batch, self.context, self.prompt, self.model, self.device)
         self.widget = w.VBox(
             [
                 self.model,

@@ -11,7 +11,6 @@ from llmlab.viz.panels.controls import (
     SIMULATED,
     STOP_WAIT_S,
     button,
-    guarded,
     place_menu,
 )
 from llmlab.viz.panels.panel import Panel
@@ -32,9 +31,9 @@ class TwoClocks(Panel):
         self.where = place_menu(real, name)
         self.go, self.halt = button("Run", f"{name}-run", "primary"), button("Stop", f"{name}-stop")
         self.status = toolkit().HTML()
-        self.where.observe(guarded(self._fail, lambda _: self._changed()), names="value")
-        self.go.on_click(guarded(self._fail, lambda _: self.start()))
-        self.halt.on_click(guarded(self._fail, lambda _: self.live.cancel()))
+        self._on_change(self._changed, self.where)
+        self._on_click(self.start, self.go)
+        self._on_click(self.live.cancel, self.halt)
 
     def start(self) -> None:
         """Run the knobs' values: at once if simulated, else in the background."""

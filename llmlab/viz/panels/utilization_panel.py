@@ -60,8 +60,7 @@ class UtilizationPanel(TwoClocks):
         self.prompt = Knob("Prompt tokens", 128, 8, 1024, 8, "use-prompt")
         self.output = Knob("Output tokens", 24, 2, 64, 1, "use-output")
         knobs = (self.requests, self.prompt, self.output)
-        for knob in knobs:
-            knob.on_change(guarded(self._fail, self._changed))
+        self._on_change(self._changed, *knobs)
         self.table = w.HTML()
         self.figure = live_figure(gauges([], simulated=True))
         guarded(self._fail, self.start)()
