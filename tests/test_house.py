@@ -133,6 +133,14 @@ def test_importing_the_package_and_its_help_stays_light():
     assert done.stdout.strip() == "[]"
 
 
+def test_a_first_figure_waits_for_no_grammar():
+    """What plotly imports on the way would build one, a second long, in every kernel."""
+    pytest.importorskip("anywidget")
+    code = "import sys, llmlab.viz.live_figure; print('lark' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
 # -- the pinned set ------------------------------------------------------------------------
 
 

@@ -5,7 +5,9 @@ ImportError where anywidget is missing.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,25 @@ import plotly
 import plotly.graph_objects as go
 from traitlets import Unicode, observe
 
-if not hasattr(go.FigureWidget, "add_traits"):  # plotly's stand-in where anywidget is missing
-    raise ImportError("anywidget")
+
+@contextmanager
+def absent(module: str) -> Iterator[None]:
+    """Importing the module fails meanwhile, as if it were not installed."""
+    if module in sys.modules:
+        yield
+        return
+    sys.modules[module] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[module]
+
+
+# plotly looks for nbformat, whose schemas can check addresses in every alphabet; no notebook asks
+# for it, and the grammar of these would cost a kernel's first figure a second.
+with absent("rfc3987_syntax"):
+    if not hasattr(go.FigureWidget, "add_traits"):  # plotly's stand-in where anywidget is missing
+        raise ImportError("anywidget")
 
 SCRIPT = Path(plotly.__file__).parent / "package_data" / "widgetbundle.js"
 # plotly's own script, 5 MB of it, once a page, and not while anywidget waits: what is not there two
