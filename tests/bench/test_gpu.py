@@ -184,6 +184,7 @@ def test_a_cut_last_line_loses_only_itself(tmp_path):
     assert gpu._read_rows(tmp_path / "missing") == []
 
 
+@pytest.mark.slow
 def test_a_section_that_hangs_is_ended_and_keeps_its_rows(monkeypatch):
     """The child writes one row and sleeps; the parent ends it and reads the row."""
     code = """
@@ -259,7 +260,8 @@ IN_PROCESS = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", IN_PROCESS)
-def test_every_cell_of_a_section_is_right_and_timed(bench, name):
+def test_every_cell_of_a_section_is_right_and_timed(bench, name, monkeypatch):
+    monkeypatch.setattr(gpu_overlap, "PROMPT", 4)
     rows = list(gpu.run_section(name)(bench))
     assert rows
     for row in rows:

@@ -353,6 +353,7 @@ def test_a_clients_patience_starts_when_it_sends_not_while_it_waits_for_a_place(
     assert summarize(client.trace).all.counts.cancelled_before_send == 0
 
 
+@pytest.mark.slow
 def test_a_run_cut_off_while_a_client_waits_for_a_place_never_sent_it():
     calls = [Call(f"r{i}", "hi", 1, t_sched_ns=0) for i in range(2)] + [
         Call("late", "hi", 1, t_sched_ns=10**12)
@@ -373,6 +374,7 @@ def test_closed_loop_never_has_more_in_flight_than_clients():
     assert group.concurrency_peak == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("drain", "cut"), [(True, 0), (False, 1)])
 def test_duration_stops_sending_and_may_cut_what_is_open(drain, cut):
     with stub_server(stream(*[frame(token("a"))] * 5, DONE, gap=0.2)) as stub:

@@ -251,6 +251,7 @@ def test_closing_the_server_lets_running_answers_finish():
     assert engine.num_blocks_used == 0
 
 
+@pytest.mark.slow
 def test_closing_cuts_what_takes_longer_than_the_drain_time():
     engine = FakeEngine(EngineConfig(max_model_len=10**6), step_s=0.01)
     started = None
