@@ -45,9 +45,8 @@ def trial_of(trace: Trace, name: str) -> Trial:
     tokens, begin, end = 0, None, 0
     for record in trace.requests.values():
         m = request_metrics(record)
-        wait = m.ttft if m.ttft_from_schedule is None else m.ttft_from_schedule
-        if wait is not None:
-            ttft.setdefault(record.class_name, []).append(wait)
+        if m.ttft_judged is not None:
+            ttft.setdefault(record.class_name, []).append(m.ttft_judged)
         if record.class_name == "chat":
             gaps += m.itl or []
         if record.t_send is not None:
