@@ -17,3 +17,9 @@ if not Path("/dev/nvidiactl").exists():
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """`assert_close` asks whether a tensor is distributed: seconds of imports for a "no"."""
+    if comparison := sys.modules.get("torch.testing._comparison"):
+        comparison._HAS_DTENSOR = False
