@@ -30,8 +30,8 @@ class Throttle:
 
 
 @contextmanager
-def painting(draw: Callable[[], None]) -> Iterator[None]:
-    """Draw ten times a second while the block runs.
+def painting(draw: Callable[[], None], stop: threading.Event) -> Iterator[None]:
+    """Draw ten times a second while the block runs, until `stop` is set.
 
     On a thread of its own: done between engine steps, drawing would show up as stalls.
     """
@@ -39,7 +39,8 @@ def painting(draw: Callable[[], None]) -> Iterator[None]:
 
     def paint() -> None:
         while not over.wait(1 / UPDATES_PER_SECOND):
-            draw()
+            if not stop.is_set():
+                draw()
 
     painter = threading.Thread(target=paint, daemon=True)
     painter.start()

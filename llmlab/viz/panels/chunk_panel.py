@@ -122,12 +122,18 @@ class ChunkPanel(TwoClocks):
     def _simulated(self, size: Size) -> None:
         self._show(self._simulate(size), size)
 
-    def _for_real(self, size: Size, stop: threading.Event) -> None:
-        trace = self._real(size, stop, self._progress)
-        if stop.is_set():
+    def _for_real(self, size: Size, stop: threading.Event) -> Trace:
+        def progress(done: int, of: int) -> None:
+            if not stop.is_set():
+                self._progress(done, of)
+
+        return self._real(size, stop, progress)
+
+    def _ended(self, result: Trace, size: Size, stopped: bool) -> None:
+        if stopped:
             self._say("stop", "Stopped; that trial is not counted.")
         else:
-            self._show(trace, size)
+            self._show(result, size)
 
     def _simulate(self, size: Size) -> Trace:
         from llmlab.sim.simulate import simulate

@@ -34,8 +34,7 @@ def status_html(kind: str, text: str) -> str:
 
 
 SIMULATED, REAL = "simulated GPU", "this machine, real"
-# A real run that is left for the simulator ends first: its last words must not cover the new ones.
-STOP_WAIT_S = 2.0
+STOP_WAIT_S = 2.0  # for a real run that is left for the simulator: one at a time, if that is soon
 
 
 def place_menu(real: bool, name: str) -> Any:

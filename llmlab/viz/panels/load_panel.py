@@ -146,10 +146,13 @@ class LoadPanel(TwoClocks):
     def _simulated(self, size: tuple[int, int]) -> None:
         self._runs = self.sweep()
         self._draw()
+        self._say("info", self.sentence())
 
-    def _for_real(self, size: tuple[int, int], stop: threading.Event) -> None:
-        self.sweep_real(stop)
-        if stop.is_set():
+    def _for_real(self, size: tuple[int, int], stop: threading.Event) -> list[Loaded]:
+        return self.sweep_real(stop)
+
+    def _ended(self, result: list[Loaded], size: tuple[int, int], stopped: bool) -> None:
+        if stopped:
             self._say("stop", "Stopped; the figure shows the runs that ended.")
         else:
             self._say("ok", self.sentence())

@@ -79,9 +79,12 @@ class RacePanel(TwoClocks):
     def _simulated(self, size: Size) -> None:
         self._show(self._simulate(size))
 
-    def _for_real(self, size: Size, stop: threading.Event) -> None:
-        self._show(self._race(size, stop))
-        if stop.is_set():
+    def _for_real(self, size: Size, stop: threading.Event) -> list[Lap]:
+        return self._race(size, stop)
+
+    def _ended(self, result: list[Lap], size: Size, stopped: bool) -> None:
+        self._show(result)
+        if stopped:
             self._say("stop", "Stopped; the figure shows what ran until then.")
 
     def _simulate(self, size: Size) -> list[Lap]:
@@ -95,7 +98,7 @@ class RacePanel(TwoClocks):
         if self.model is None:
             raise ValueError("model = None: give RacePanel a model to race on this machine")
         running: list[Lap] = []
-        with painting(lambda: self._paint(running)):
+        with painting(lambda: self._paint(running), stop):
             return race_real(
                 self.model,
                 draw_lengths(kind, requests, mean, slots),

@@ -119,7 +119,7 @@ class RequestPanel(Panel):
         self.go.disabled, self.halt.disabled = True, False
         self._say("busy", "Running on this machine, for real.")
         try:
-            with painting(self._draw):
+            with painting(self._draw, stop):
                 reason = self._stream(prompt, max_tokens, stop)
         except Exception as error:
             self._fail(f"{type(error).__name__}: {error}")

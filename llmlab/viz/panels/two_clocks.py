@@ -21,8 +21,8 @@ class TwoClocks(Panel):
     """Menu, Run, Stop and status of a panel; a panel says what its two clocks do.
 
     `_size()`: the knobs' values. `_simulated(size)`: run and show them in this thread.
-    `_for_real(size, stop)`: the same in the background, until `stop` is set. `_offer()`: what Run
-    would do. A knob calls `_changed`.
+    `_for_real(size, stop)`: run them in the background, until `stop` is set; `_ended(result, size,
+    stopped)` shows what came of it. `_offer()`: what Run would do. A knob calls `_changed`.
     """
 
     def __init__(self, name: str, real: bool) -> None:
@@ -64,11 +64,18 @@ class TwoClocks(Panel):
     def _job(self, size: Any, stop: threading.Event) -> None:
         self.go.disabled = True
         try:
-            self._for_real(size, stop)
+            result = self._for_real(size, stop)
+            if not self._left(stop):
+                self._ended(result, size, stop.is_set())
         except Exception as error:
-            self._fail(f"{type(error).__name__}: {error}")
+            if not self._left(stop):
+                self._fail(f"{type(error).__name__}: {error}")
         finally:
             self.go.disabled = False
+
+    def _left(self, stop: threading.Event) -> bool:
+        """Whether a real run was stopped for the simulator, whose answer stands already."""
+        return stop.is_set() and self.where.value == SIMULATED
 
     # -- what a panel brings -----------------------------------------------------------------
 
@@ -78,7 +85,10 @@ class TwoClocks(Panel):
     def _simulated(self, size: Any) -> None:
         raise NotImplementedError
 
-    def _for_real(self, size: Any, stop: threading.Event) -> None:
+    def _for_real(self, size: Any, stop: threading.Event) -> Any:
+        raise NotImplementedError
+
+    def _ended(self, result: Any, size: Any, stopped: bool) -> None:
         raise NotImplementedError
 
     def _offer(self) -> str:

@@ -99,9 +99,12 @@ class UtilizationPanel(TwoClocks):
     def _simulated(self, size: Size) -> None:
         self._show(self._simulate(size))
 
-    def _for_real(self, size: Size, stop: threading.Event) -> None:
-        self._show(self._real(size, stop))
-        if stop.is_set():
+    def _for_real(self, size: Size, stop: threading.Event) -> Trace:
+        return self._real(size, stop)
+
+    def _ended(self, result: Trace, size: Size, stopped: bool) -> None:
+        self._show(result)
+        if stopped:
             self._say("stop", "Stopped; the gauges show the steps until then.")
 
     def _simulate(self, size: Size) -> Trace:
@@ -121,7 +124,7 @@ class UtilizationPanel(TwoClocks):
         self._against(simulated=False)  # its error, if the machine was not measured, comes first
         requests, prompt, output = size
         engine = Engine(self.model, roomy(*size, MOST_TOKENS))
-        with painting(lambda: self._paint(taken(engine.trace))):
+        with painting(lambda: self._paint(taken(engine.trace)), stop):
             drive(engine, [output] * requests, prompt, stop)
         return engine.trace
 
