@@ -16,6 +16,7 @@ import os
 import secrets
 import threading
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import httpx
@@ -108,9 +109,7 @@ def measure(api: Api, workload: Workload, *, via: str | None = None) -> Trace:
         ignore_eos=api.is_own,  # others may refuse fields they do not know
         body={"temperature": 0} if api.is_own else {},
     )
-    endpoint = api.endpoint
-    if via is not None:
-        endpoint = Endpoint(via, endpoint.model, continuous_usage=endpoint.continuous_usage)
+    endpoint = api.endpoint if via is None else replace(api.endpoint, base_url=via)
     client = LoadClient(endpoint)
     trace = beside(client.run(calls, max_concurrency=workload.arrivals.concurrency))
     records = list(trace.requests.values())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from llmlab.config import EngineConfig
+from llmlab.labs import hosted
 from llmlab.labs.hosted import Api, OwnApi, beside, measure, other_api
 from llmlab.labs.relay import far_away
 from llmlab.measure.client import Endpoint
@@ -63,6 +65,21 @@ def test_it_all_works_in_a_notebook_whose_thread_runs_a_loop(near):
             return len(measure(api_of(near), closed(), via=url).requests)
 
     assert asyncio.run(cell()) == 2
+
+
+def test_another_way_to_a_server_changes_the_way_and_nothing_else(near, monkeypatch):
+    sent = []
+
+    class Seen(hosted.LoadClient):
+        def __init__(self, endpoint):
+            sent.append(endpoint)
+            super().__init__(endpoint)
+
+    monkeypatch.setattr(hosted, "LoadClient", Seen)
+    chat = Endpoint(near, "tiny", api="chat", api_key="k", timeout_s=99, continuous_usage=True)
+    with far_away(near, 0) as url:
+        measure(Api(chat), closed(), via=url)
+    assert sent == [replace(chat, base_url=url)]
 
 
 def test_the_relay_refuses_a_distance_that_is_none(near):
