@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from llmlab.config import require_int
 from llmlab.perf.cost import CostModel, StepShape, trace_shapes
 from llmlab.perf.hardware import Hardware
 from llmlab.perf.roofline import Utilization, utilization
@@ -50,7 +51,11 @@ def decode_walk(
     steps: int = 8,
     progress: Progress | None = None,
 ) -> list[Measured]:
-    """One point per batch size: decode steps in which that many requests run."""
+    """One point per batch size: decode steps in which that many requests run.
+
+    context: prompt tokens of each; steps: how many count, >= 1 (one more runs before them).
+    """
+    require_int("decode_walk", "steps", steps, 1)
     sizes = list(batches)
     found = []
     for number, batch in enumerate(sizes):
@@ -74,7 +79,8 @@ def prefill_walk(
     repeats: int = 3,
     progress: Progress | None = None,
 ) -> list[Measured]:
-    """One point per prompt length: the step that computes the whole prompt."""
+    """One point per prompt length: the step that computes the whole prompt, `repeats` times."""
+    require_int("prefill_walk", "repeats", repeats, 1)
     sizes = list(prompts)
     found = []
     for number, prompt in enumerate(sizes):

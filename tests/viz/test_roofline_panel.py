@@ -53,6 +53,14 @@ def test_the_panel_says_that_it_is_simulated(panel):
     assert "simulated" in panel.figure.layout.title.text
 
 
+def test_a_walk_without_steps_names_what_is_wrong():
+    ceilings = Hardware("demo", "Demo", {"fp32": 1e13}, bandwidth=1e12, memory=1e9)
+    with pytest.raises(ValueError, match=r"decode_walk\.steps = 0"):
+        decode_walk(None, ceilings, [1], steps=0)
+    with pytest.raises(ValueError, match=r"prefill_walk\.repeats = 0"):
+        prefill_walk(None, ceilings, [1], repeats=0)
+
+
 def test_the_walk_measures_the_steps_it_names():
     ceilings = Hardware("demo", "Demo", {"fp32": 1e13}, bandwidth=1e12, memory=1e9)
     model = load_model("tiny")
