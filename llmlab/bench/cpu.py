@@ -60,6 +60,7 @@ def measure(options: argparse.Namespace, say: Say) -> dict[str, Any]:
     result |= {
         "model": model.config.name,
         "packed_fp16_weights": model.packed,
+        "kv_cache_dtype": str(model.kv_dtype).removeprefix("torch."),
         "context": CONTEXT,
         "rounds": options.rounds,
         "absent": absent,
