@@ -52,7 +52,7 @@ unit slow notebooks browser mutants soak fuzz: export OMP_NUM_THREADS ?= 1
 # Plugins by name: those that are found by themselves cost each worker seconds of its start.
 PYTEST := $(BIN)/python -m pytest --disable-plugin-autoload -p xdist -p timeout
 
-unit: setup-test  ## a minute or two
+unit: setup-test  ## about a minute
 	$(PYTEST) -n $(JOBS) --dist worksteal -m "not slow and not full and not browser and not gpu and not timing"
 
 slow: setup-test
