@@ -27,6 +27,7 @@ from llmlab.measure.frames import error_message
 from llmlab.measure.limits import Limits
 from llmlab.measure.metrics import Summary, summarize
 from llmlab.measure.pricing import Bill, Prices, bill
+from llmlab.measure.stats import parse_percentiles
 from llmlab.measure.workload import Workload
 from llmlab.trace import RequestRecord, Trace
 
@@ -94,7 +95,7 @@ def read_plan(args: argparse.Namespace) -> Plan:
     return Plan(
         workload=workload,
         limits=options.limits_of(args, workload),
-        percentiles=tuple(dict.fromkeys((50.0, *options.percentiles_of(args)))),
+        percentiles=tuple(dict.fromkeys((50.0, *parse_percentiles(args.metric_percentiles)))),
         metrics=options.metrics_of(args),
         prices=Prices.parse(args.prices) if args.prices else None,
         metadata=options.pairs(args.metadata, "--metadata"),

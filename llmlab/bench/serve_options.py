@@ -166,20 +166,6 @@ def limits_of(args: argparse.Namespace, workload: Workload) -> dict[str, Limits]
     return Limits(**values)
 
 
-def percentiles_of(args: argparse.Namespace) -> tuple[float, ...]:
-    """--metric-percentiles as numbers; ValueError outside 0..100."""
-    try:
-        values = tuple(float(part) for part in args.metric_percentiles.split(","))
-    except ValueError:
-        values = ()
-    if not values or not all(0 <= value <= 100 for value in values):
-        raise ValueError(
-            f"--metric-percentiles {args.metric_percentiles!r}: write numbers in 0..100 with "
-            "commas, like 50,95,99"
-        )
-    return values
-
-
 def metrics_of(args: argparse.Namespace) -> list[str]:
     """--percentile-metrics by vLLM's names; ValueError for another name."""
     chosen = [part.strip() for part in args.percentile_metrics.split(",")]

@@ -54,13 +54,14 @@ def metrics(
     """Show every figure of a saved run. Limits come from its workload unless given here."""
     try:
         from llmlab.measure.metrics import summarize, vllm_keys
+        from llmlab.measure.stats import parse_percentiles
 
         run = read_trace(trace)
         summary = summarize(
             run,
             limits=choose_limits(run, goodput or []),
             window=_window(run, window),
-            percentiles=_percentiles(metric_percentiles),
+            percentiles=parse_percentiles(metric_percentiles),
             bootstrap=bootstrap,
             seed=seed,
         )
@@ -163,13 +164,3 @@ def _window(trace: Trace, window: tuple[float, float] | None) -> tuple[int, int]
         raise ValueError(f"--window {window[0]:g} {window[1]:g}: must be START < END of a run")
     start = min(sends)
     return start + round(window[0] * 1e9), start + round(window[1] * 1e9)
-
-
-def _percentiles(text: str) -> list[float]:
-    try:
-        values = [float(part) for part in text.split(",")]
-    except ValueError:
-        values = [-1.0]
-    if not all(0 <= value <= 100 for value in values):
-        raise ValueError(f"--metric-percentiles {text!r}: must be numbers in 0..100, with commas")
-    return values

@@ -111,7 +111,7 @@ def write(trace: Trace, out: Path) -> dict[str, Any]:
     from llmlab.chrome_trace import to_chrome
 
     chrome = to_chrome(trace)
-    out.write_text(json.dumps(chrome), encoding="utf-8")
+    out.write_text(json.dumps(chrome, allow_nan=False), encoding="utf-8")
     return {"out": str(out), "requests": len(trace.requests), "steps": len(trace.steps)}
 
 

@@ -37,6 +37,19 @@ def _percentiles(values: Floats, ps: Sequence[float]) -> list[float | None]:
     return found
 
 
+def parse_percentiles(text: str) -> tuple[float, ...]:
+    """vLLM's --metric-percentiles, "50,99", as numbers; ValueError outside 0..100."""
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        values = ()
+    if not values or not all(0 <= value <= 100 for value in values):
+        raise ValueError(
+            f"--metric-percentiles {text!r}: must be numbers in 0..100, with commas, like 50,95,99"
+        )
+    return values
+
+
 def percentile_name(p: float) -> str:
     """95 -> "p95", 99.9 -> "p99.9"."""
     return f"p{p:g}"
