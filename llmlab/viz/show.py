@@ -79,8 +79,9 @@ def table_html(caption: str, head: list[str], rows: list[list[str]]) -> str:
     return (
         # No width of its own: else a wide table widens all that stands beside it in a panel.
         f'<div style="overflow-x:auto;width:0;min-width:100%"><table>'
-        f'<caption style="text-align:left">{escape(caption)}'
-        f"</caption><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
+        # The caption stays in view while the table below it moves.
+        f'<caption style="text-align:left"><span style="position:sticky;left:0">{escape(caption)}'
+        f"</span></caption><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
