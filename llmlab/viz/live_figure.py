@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import plotly
@@ -71,6 +72,16 @@ class LiveFigure(go.FigureWidget):  # type: ignore[misc]
     _esm = LOADER.replace("VERSION", plotly.__version__)
     _bundle = Unicode(SCRIPT.read_text(encoding="utf-8")).tag(sync=True)
     _whole = _drawn = _behind = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._editing = RLock()
+        super().__init__(*args, **kwargs)
+
+    @contextmanager
+    def batch_update(self) -> Iterator[None]:
+        """plotly's, one at a time: a knob and the run behind it edit from two threads."""
+        with self._editing, super().batch_update():
+            yield
 
     def open(self) -> None:
         """Nothing as the figure is made, as plotly would have it: `send_whole` opens it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import plotly.graph_objects as go
 import pytest
@@ -112,6 +113,28 @@ def test_changes_wait_for_the_first_picture_and_are_then_sent_at_once():
     report(figure)
     figure.data[0].y = [7, 7, 7]
     assert [m.get("restyle_data") for m in sent[1:]] == [{"y": [[7, 7, 7]]}]
+
+
+def test_edits_from_two_threads_do_not_mix():
+    """A limit is turned while a run behind the same panel draws what it has."""
+    figure = live_figure(line())
+    begun, turned = threading.Event(), threading.Event()
+
+    def turn():
+        begun.set()
+        with figure.batch_update():
+            figure.layout.title.text = "turned"
+        turned.set()
+
+    with figure.batch_update():
+        figure.layout.title.text = "run"
+        other = threading.Thread(target=turn)
+        other.start()
+        assert begun.wait(10)
+        assert not turned.wait(0.05)
+    assert turned.wait(10)
+    other.join()
+    assert figure.layout.title.text == "turned"
 
 
 def test_what_anywidget_waits_for_is_small_and_loads_the_rest_by_itself():
