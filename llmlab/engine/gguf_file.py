@@ -40,9 +40,15 @@ def open_gguf(path: Path) -> Source:
 
     try:
         check_header(path)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path}: not a whole GGUF file: {error}") from error
+    try:
         reader = gguf.GGUFReader(str(path))
     except (ValueError, LookupError, TypeError, ArithmeticError, OSError) as error:
-        raise ValueError(f"{path}: not a whole GGUF file: {error}") from error
+        raise ValueError(
+            f"{path}: not a whole GGUF file: it ends before its tensors do, or their shapes are "
+            f"damaged ({error}). Download it again"
+        ) from error
     tensors = {hf_name(t.name): t for t in reader.tensors}
     config = gguf_config(reader, path, tied="lm_head.weight" not in tensors)
     permuted = read(reader, "general.architecture", path) == "llama"

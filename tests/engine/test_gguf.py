@@ -128,6 +128,15 @@ def test_a_model_that_wants_a_first_token_gets_it_in_prompts_but_not_twice_in_ch
     assert 257 not in tokenizer.chat([{"role": "user", "content": "ab"}])
 
 
+def test_a_file_that_was_cut_off_is_called_so(tmp_path, cache):
+    """A download that broke off has a whole header: its tensors are what is missing."""
+    write_gguf(tmp_path / "m.gguf", TINY)
+    whole = (tmp_path / "m.gguf").read_bytes()
+    (tmp_path / "m.gguf").write_bytes(whole[: len(whole) * 3 // 4])
+    with pytest.raises(ValueError, match=r"ends before its tensors do.*Download it again"):
+        load_model(tmp_path / "m.gguf")
+
+
 def test_what_cannot_be_run_is_refused_by_name(tmp_path, cache):
     write_gguf(tmp_path / "m.gguf", TINY, rope="yarn")
     with pytest.raises(ValueError, match="rope scaling"):
