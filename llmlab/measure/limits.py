@@ -45,7 +45,8 @@ class Limits:
     def misses(self, m: RequestMetrics) -> list[str]:
         """Names of the limits a completed request missed.
 
-        TTFT and E2E of an empty answer miss; TPOT and gaps of a one-token answer do not apply.
+        TTFT and E2E of an empty answer miss, and TTFT of one that was not streamed, which nobody
+        saw begin; TPOT and gaps of a one-token answer do not apply.
         """
         missed = []
         ttft, e2e = m.ttft_judged, m.e2e_judged
