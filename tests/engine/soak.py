@@ -25,6 +25,7 @@ from tests.soaking import main, memory
 KINDS = 48
 MOST_LIVE = 120
 WARM_STEPS = 1500  # until caches and the trace are as full as they get
+SAMPLES = 2000
 KEEP = 200  # ended requests and steps that the trace remembers
 CONFIG = EngineConfig(
     max_num_batched_tokens=40,
@@ -145,10 +146,11 @@ def soak(seconds: float, seed: int = 0) -> dict[str, Any]:
     answers = solo(model)
     rng, process = Random(seed), psutil.Process()
     both = [Soaked(model, answers, rng, overlap) for overlap in (False, True)]
-    start, sizes = time.monotonic(), []
+    start, sizes, due = time.monotonic(), [], 0.25 * seconds
     while (now := time.monotonic() - start) < seconds:
-        if both[0].counts["steps"] >= WARM_STEPS and now >= 0.25 * seconds:
+        if both[0].counts["steps"] >= WARM_STEPS and now >= due:
             sizes.append(process.memory_info().rss)
+            due = now + seconds / SAMPLES  # one a step would be memory that grows
         for one in both:
             one.turn()
     for one in both:
