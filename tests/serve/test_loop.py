@@ -160,14 +160,17 @@ def test_nobody_waits_for_an_engine_that_is_broken_in_all_it_does():
 
 def test_the_trace_of_a_long_life_stays_small_and_keeps_what_runs():
     engine = FakeEngine(EngineConfig(max_num_seqs=4), step_s=0)
+    engine.gate = threading.Semaphore(0)  # else the long one might end while a short one is read
 
     async def body(loop):
         long = await loop.submit([0], params(1500), request_id="long")
         for i in range(300):
+            engine.gate.release(4)  # the step that is waiting, two of this request's, one to spare
             await text_of(await loop.submit([i], params(2), request_id=f"r{i}"))
         assert "long" in engine.trace.requests
         assert len(engine.trace.requests) <= 20 * 1.1 + 8 + 2
         assert len(engine.trace.steps) <= 50 * 1.1 + 2
+        engine.gate.release(1500)
         assert (await text_of(long)).startswith(words([0], 1)[0])
 
     with_loop(engine, body, trace_requests=20, trace_steps=50)
