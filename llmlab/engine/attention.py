@@ -73,8 +73,7 @@ def paged_attention(
         out[group.tokens] = _decode(q[group.tokens], k, v, group)
     for chunk in chunks:
         rows = slice(chunk.start, chunk.start + chunk.n)
-        keys, values = k[chunk.slots].to(q.dtype), v[chunk.slots].to(q.dtype)
-        out[rows] = attend_chunk(q[rows], keys, values, chunk.mask)
+        out[rows] = attend_chunk(q[rows], k[chunk.slots], v[chunk.slots], chunk.mask)
     return out
 
 
@@ -97,8 +96,9 @@ def _decode(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Decodes) -
 def attend_chunk(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
 ) -> torch.Tensor:
-    """q [n, Hq, D] over k, v [C, Hkv, D], whose last n positions are the queries' own."""
+    """q [n, Hq, D] over k, v [C, Hkv, D], whose last n positions are the queries' own; as q."""
     n, heads, dim = q.shape
+    k, v = k.to(q.dtype), v.to(q.dtype)
     kv_heads = k.shape[1]
     group = heads // kv_heads
     q = q.reshape(n, kv_heads, group, dim).permute(1, 2, 0, 3)  # [Hkv, G, n, D]

@@ -196,7 +196,6 @@ class CpuForward:
             batch.memo[f"chunk {r}"] = chunk
         rows = slice(start, start + chunk.n)
         q = qkv.view(len(qkv), -1, c.head_dim)[rows, : c.num_attention_heads]  # [n, Hq, D]
-        # [C, Hkv, D]
-        k, v = (pool.flatten(0, 1)[chunk.slots].float() for pool in self.kv.layer(index))
+        k, v = (pool.flatten(0, 1)[chunk.slots] for pool in self.kv.layer(index))  # [C, Hkv, D]
         out = self.heads.view(self.capacity, -1, c.head_dim)
         out[rows] = torch_chunk(q, k, v, chunk.mask)

@@ -66,7 +66,8 @@ def attend_for(dim: int, group: int, half: int) -> Any:
                 for h in range(first_head, end_head):
                     q = qkv + 4 * (token * q_stride + h * group * dim)
                     to = scores[h * group].ctypes.data + 4 * b * block
-                    k, next_k = page + size_of * h * dim, ahead + size_of * h * dim
+                    at = size_of * h * dim
+                    k, next_k = page + at, ahead + at
                     dots(dim, group, half, q, k, token_bytes, count, to, step, next_k)
             for h in range(first_head * group, end_head * group):
                 softmax(scores[h], context, scale)
@@ -81,7 +82,8 @@ def attend_for(dim: int, group: int, half: int) -> Any:
                 for h in range(first_head, end_head):
                     p = scores[h * group].ctypes.data + 4 * b * block
                     to = result + 4 * (token * heads + h * group) * dim
-                    v, next_v = page + size_of * h * dim, ahead + size_of * h * dim
+                    at = size_of * h * dim
+                    v, next_v = page + at, ahead + at
                     sums(dim, group, half, p, step, v, token_bytes, count, to, next_v)
 
     return attend

@@ -11,12 +11,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from llmlab.kernels.cpu_tile import FLOAT, HALF, number
-
-
-def _place(b: ir.IRBuilder, half: bool, base: Any, index: Any) -> Any:
-    kind, size = (HALF, 2) if half else (FLOAT, 4)
-    return b.inttoptr(b.add(base, b.mul(index, number(size))), kind.as_pointer())
+from llmlab.kernels.cpu_tile import FLOAT, HALF, load, number, store
 
 
 @intrinsic(prefer_literal=True)
@@ -24,9 +19,10 @@ def cached(context: Any, half: Any, base: Any, index: Any) -> Any:
     """(half, base, index): the index-th value from address `base` on, as float32."""
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        in_half = bool(half.literal_value)
-        found = b.load(_place(b, in_half, *args[1:]))
-        return b.fpext(found, FLOAT) if in_half else found
+        _, base, index = args
+        kind, size = _stored(half)
+        found = load(b, kind, base, b.mul(index, number(size)), size)
+        return b.fpext(found, FLOAT) if kind is HALF else found
 
     return types.float32(half, types.intp, types.intp), generate
 
@@ -36,9 +32,15 @@ def put(context: Any, half: Any, base: Any, index: Any, value: Any) -> Any:
     """(half, base, index, value): write a float32 there, rounded to the nearest that fits."""
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        in_half = bool(half.literal_value)
-        value = b.fptrunc(args[3], HALF) if in_half else args[3]
-        b.store(value, _place(b, in_half, *args[1:3]))
+        _, base, index, value = args
+        kind, size = _stored(half)
+        value = b.fptrunc(value, HALF) if kind is HALF else value
+        store(b, value, base, b.mul(index, number(size)), size)
         return context.get_dummy_value()
 
     return types.void(half, types.intp, types.intp, types.float32), generate
+
+
+def _stored(half: Any) -> tuple[ir.Type, int]:
+    """How a value is kept, and its bytes."""
+    return (HALF, 2) if half.literal_value else (FLOAT, 4)

@@ -56,8 +56,8 @@ def multiply_add(b: ir.IRBuilder) -> ir.Function:
     return known or ir.Function(b.module, ir.FunctionType(vector, [vector] * 3), name)
 
 
-def store(b: ir.IRBuilder, value: Any, base: Any, offset: Any) -> None:
-    b.store(value, b.inttoptr(b.add(base, offset), value.type.as_pointer())).align = 4
+def store(b: ir.IRBuilder, value: Any, base: Any, offset: Any, align: int = 4) -> None:
+    b.store(value, b.inttoptr(b.add(base, offset), value.type.as_pointer())).align = align
 
 
 def prefetch(b: ir.IRBuilder, base: Any, offset: Any) -> None:

@@ -21,16 +21,13 @@ def processor() -> tuple[str, frozenset[str]]:
         first, _, _ = CPUINFO.read_text(encoding="utf-8").partition("\n\n")
     except OSError:
         first = ""
-    lines = {key.strip(): value.strip() for key, _, value in _parts(first)}
+    pairs = (line.partition(":") for line in first.splitlines())
+    lines = {key.strip(): value.strip() for key, _, value in pairs}
     flags = lines.get("flags") or lines.get("Features")
     if not flags:
         return _asked_of_llvm()
     names = frozenset(SAME.get(flag, flag) for flag in flags.split())
     return " ".join(lines.get(key, "") for key in ABOUT), names
-
-
-def _parts(text: str) -> list[tuple[str, str, str]]:
-    return [line.partition(":") for line in text.splitlines()]
 
 
 def _asked_of_llvm() -> tuple[str, frozenset[str]]:

@@ -131,8 +131,5 @@ class RacePanel(TwoClocks):
         return "The same as a table (measured on this machine)"
 
     def shown(self) -> Shown:
-        rows, caption = (
-            race_rows(self.laps),
-            f"{race_summary(self.laps)} {self._caption(self.laps)}",
-        )
-        return shown_table(caption, RACE_HEAD, rows, self.widget, self.figure)
+        caption = f"{race_summary(self.laps)} {self._caption(self.laps)}"
+        return shown_table(caption, RACE_HEAD, race_rows(self.laps), self.widget, self.figure)
